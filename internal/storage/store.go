@@ -143,6 +143,9 @@ type Checkpoints interface {
 	// an unverifiable verdict). A claim of a checkpoint whose rows are all activated has no rows and is no error.
 	// CodeCheckpointNotDeclared if there is no such checkpoint; CodeCheckpointDefinitionMissing.
 	ClaimAll(ctx context.Context, name string, restart bool) (Claim, error)
+	// ReadClaim gives a claim back to a worker that knows only its token: the rows that still belong to it. It has no rows
+	// once all of them are activated. CodeOwnershipLost if a newer claim took them, CodeCheckpointNotDeclared.
+	ReadClaim(ctx context.Context, name, token string) (Claim, error)
 	// AdvanceCheckpoint is a compare-and-swap on the claim: false means the caller is not the owner. False too once the row
 	// is activated, and for a watermark that would go down.
 	AdvanceCheckpoint(ctx context.Context, advance Advance) (bool, error)
@@ -216,8 +219,9 @@ type Backfills interface {
 	TailBatch(ctx context.Context, claim Claim, partition string, limit int) (Batch, error)
 	// RetryLeftovers tries the keys that earlier batches of a row skipped once more, at most limit of them.
 	RetryLeftovers(ctx context.Context, claim Claim, partition string, limit int) (Batch, error)
-	// VerifyRow runs the verify queries of a checkpoint in full, without a lock, restricted to the claimed row's partition where
-	// the table has one. CodeVerificationFailed names the query, the count and at most ten keys.
+	// VerifyRow runs the verify queries of a checkpoint in full, in one snapshot without a lock, restricted to the claimed row's
+	// partition where the table has one. Wrong rows whose keys the same snapshot shows in the log above the position, or among
+	// the leftovers, are still to be done and do not count. CodeVerificationFailed names the query, the count and at most ten keys.
 	VerifyRow(ctx context.Context, claim Claim, partition string) error
 	// Activate makes one bounded attempt: locks, the rest, verify, proof, flip, ownership, COMMIT. CodeLockTimeout means try again after
 	// a pause; CodeScanIncomplete; CodeVerificationFailed; CodeCheckpointFenceMissing.
@@ -235,6 +239,9 @@ type Lease struct {
 	Epoch     int64 // lease epoch
 	Done      bool
 	Rows      int64
+	// Limit overrides the batch size of the settings, for a worker that looks for the one row its SQL fails on; 0: none.
+	// With a limit of 1 an error of the user's SQL names the key.
+	Limit int
 }
 
 // Batch is what one batch did.
