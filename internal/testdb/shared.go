@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -78,18 +79,13 @@ type sharedRun struct {
 
 // newSharedRun names the run after everything that makes two servers differ.
 func newSharedRun(found binaries) sharedRun {
-	hash := sha256.New()
-	fmt.Fprintln(hash, found.folder)
-	settings := settingsFor(false, nil)
-	names := make([]string, 0, len(settings))
-	for name := range settings {
-		names = append(names, name)
+	differences := []string{found.folder}
+	for name, value := range settingsFor(false, nil) {
+		differences = append(differences, name+"="+value)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		fmt.Fprintln(hash, name, settings[name])
-	}
-	name := fmt.Sprintf("%spg%d-%s", runFolderPrefix(), found.major, hex.EncodeToString(hash.Sum(nil)[:4]))
+	slices.Sort(differences)
+	hash := sha256.Sum256([]byte(strings.Join(differences, "\n")))
+	name := fmt.Sprintf("%spg%d-%s", runFolderPrefix(), found.major, hex.EncodeToString(hash[:4]))
 	return sharedRun{folder: filepath.Join(os.TempDir(), name), idle: idlePeriod}
 }
 

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Writes the files that are generated from the Go types in api/:
+#
+#   hack/generate.sh          into this checkout
+#   hack/generate.sh FOLDER   into another folder, of the same layout
+#
+# They are the deep-copy methods and the custom resource definitions.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+into=${1:-.}
+
+for api in api/*/; do
+	version=$(basename "$api")
+	mkdir -p "$into/api/$version"
+	hack/tool controller-gen object "paths=./api/$version" "output:object:dir=$into/api/$version"
+done
+mkdir -p "$into/config/crd/bases"
+hack/tool controller-gen crd paths=./api/... "output:crd:dir=$into/config/crd/bases"

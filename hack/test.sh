@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Runs the tests, against real database servers:
+#
+#   hack/test.sh                  all packages, then the storage contract on the
+#                                 oldest and the newest PostgreSQL supported
+#   hack/test.sh PACKAGE...       these packages only
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# -count=1: a cached result says nothing about the server of today.
+# -p 2: packages that start servers of their own are not slowed down by more.
+flags=(-count=1 -p 2 -timeout 20m)
+
+stop_services() {
+	status=$?
+	go run ./hack/testservices stop || status=1
+	exit "$status"
+}
+trap stop_services EXIT
+echo "Starting the PostgreSQL that the tests share."
+go run ./hack/testservices start
+
+if [ "$#" -gt 0 ]; then
+	go test "${flags[@]}" "$@"
+	exit
+fi
+
+go test "${flags[@]}" ./...
+
+unset SYNCBARRIER_TEST_POSTGRES
+for major in 14 18; do
+	echo "The storage contract on PostgreSQL $major:"
+	output=$(mktemp)
+	SYNCBARRIER_TEST_POSTGRES_MAJOR=$major go test "${flags[@]}" -run Contract ./internal/storage/postgres 2>&1 | tee "$output"
+	# A -run that matches nothing succeeds too.
+	if grep -q 'no tests to run' "$output"; then
+		echo "No test of ./internal/storage/postgres has Contract in its name." >&2
+		exit 1
+	fi
+	rm "$output"
+done
