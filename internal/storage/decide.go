@@ -169,6 +169,7 @@ func (d *decider) checkAppliedEntries() error {
 		row, _ := d.facts.historyOf(c.Version)
 		recorded, ok := row.Entries.Checkpoints[c.Name]
 		switch {
+		case !ok && c.Standalone: // declared later, by DeclareCheckpoint, or refused there
 		case !ok:
 			return Refuse(CodeContentDrift, "checkpoints: %q was not part of version %d when it was applied", c.Name, c.Version).
 				WithHint("give it a new, higher version")
@@ -291,7 +292,7 @@ func (d *decider) chooseOutcome() error {
 // checkAdoption: what another program did at this version cannot be known, but what it must have declared can.
 func (d *decider) checkAdoption() error {
 	for _, c := range d.target.Checkpoints {
-		if known, ok := d.facts.Known[c.Name]; c.Version == d.target.Version && (!ok || known.Version != c.Version) {
+		if known, ok := d.facts.Known[c.Name]; !c.Standalone && c.Version == d.target.Version && (!ok || known.Version != c.Version) {
 			return Refuse(CodeContentDrift, "checkpoints: the database reached version %d without checkpoint %q", c.Version, c.Name).
 				WithHint("give it a new, higher version")
 		}

@@ -81,7 +81,7 @@ type hashedVerify struct {
 }
 
 // ContentHash is the hash of one version of the target, in hex. Lists keyed by name (tables, checkpoints, sources, indexes, verify) are
-// hashed in order of their names, since their order means nothing.
+// hashed in order of their names, since their order means nothing. Standalone checkpoints are not part of it.
 func (t Target) ContentHash(version int64) string {
 	content := hashedContent{
 		RetiredTables:    sorted(t.RetiredTables),
@@ -97,7 +97,7 @@ func (t Target) ContentHash(version int64) string {
 		}
 	}
 	for _, c := range sortedBy(t.Checkpoints, func(c Checkpoint) string { return c.Name }) {
-		if c.Version == version {
+		if c.Version == version && !c.Standalone {
 			content.Checkpoints = append(content.Checkpoints, hashCheckpoint(c))
 		}
 	}

@@ -136,6 +136,9 @@ type Checkpoint struct {
 	Backfill   Backfill
 	Verify     []Verify
 	Settings   Settings
+	// Standalone says that it was written beside the schema, not in it: it is no part of its version's content hash, and one
+	// that the barrier of its version did not declare is declared later by DeclareCheckpoint, or waits.
+	Standalone bool
 }
 
 // Rows gives the partitions of the checkpoint's rows.
