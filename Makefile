@@ -38,7 +38,6 @@ verify: ## Fail if generate, fmt or go mod tidy would change anything, or a lint
 	./hack/check-generated.sh
 	./hack/tool golangci-lint fmt --diff
 	go mod tidy -diff
-	go -C hack/tools mod tidy -diff
 	$(MAKE) --no-print-directory lint
 
 .PHONY: build
