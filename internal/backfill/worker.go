@@ -1,0 +1,272 @@
+package backfill
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// worker is one run of one share.
+type worker struct {
+	*Runner
+	claim storage.Claim
+	share Share
+	pace  *pacer
+	rows  int64
+}
+
+// run reads like the protocol: take the ranges, scan them, then bring each row that this worker touched to activation.
+func (w *worker) run(ctx context.Context) error {
+	var leases []storage.Lease
+	err := w.persist(ctx, w.claim.Name, func() (err error) {
+		leases, err = w.Store.TakeRanges(ctx, w.claim, w.share.Index, w.share.Of)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	touched := map[string]bool{}
+	for _, lease := range leases {
+		touched[lease.Partition] = true
+		if err := w.scan(ctx, lease); err != nil {
+			return err
+		}
+	}
+	for _, row := range w.claim.Rows {
+		if touched[row.Partition] {
+			if err := w.finish(ctx, row.Partition); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scan goes over one key range.
+func (w *worker) scan(ctx context.Context, lease storage.Lease) error {
+	for !lease.Done {
+		batch, err := w.scanBatch(ctx, lease)
+		if err != nil {
+			return err
+		}
+		w.rows += batch.Rows
+		w.report(Event{Kind: EventScanned, Checkpoint: w.claim.Name, Partition: lease.Partition, Rows: w.rows})
+		lease.Done = batch.Done
+		if err := w.yield(ctx, batch); err != nil {
+			return err
+		}
+		if batch.Rows == 0 && batch.Skipped > 0 && !batch.Done {
+			// Too many rows are held by the program to go on: give those another try before reading further.
+			if _, err := w.retryLeftovers(ctx, lease.Partition); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scanBatch does one batch. Where the user's SQL fails it looks for the row it fails on: it halves the batch until the
+// error names one key. The rows before it are kept.
+func (w *worker) scanBatch(ctx context.Context, lease storage.Lease) (storage.Batch, error) {
+	batch, err := w.tryScan(ctx, lease)
+	for storage.ClassOf(err) == storage.ClassInvalidSQL && lease.Limit != 1 {
+		if lease.Limit == 0 {
+			lease.Limit = storage.DefaultBatchRows
+		}
+		lease.Limit = max(1, lease.Limit/2)
+		for err = nil; err == nil && !batch.Done; {
+			batch, err = w.tryScan(ctx, lease)
+		}
+		if err == nil {
+			return batch, nil // the row was changed meanwhile, and the range is finished
+		}
+	}
+	return batch, err
+}
+
+func (w *worker) tryScan(ctx context.Context, lease storage.Lease) (batch storage.Batch, err error) {
+	err = w.persist(ctx, w.claim.Name, func() (err error) {
+		batch, err = w.Store.ScanBatch(ctx, w.claim, lease)
+		return err
+	})
+	return batch, err
+}
+
+// finish brings one checkpoint row from scanned to activated. It returns nil without activating if other workers still
+// scan ranges of the row: whoever ends the last one activates it.
+func (w *worker) finish(ctx context.Context, partition string) error {
+	attempt := newAttempts(w.Runner)
+	for {
+		if err := w.catchUp(ctx, partition); err != nil {
+			return err
+		}
+		if !attempt.verified {
+			err := w.persist(ctx, w.claim.Name, func() error { return w.Store.VerifyRow(ctx, w.claim, partition) })
+			if err != nil {
+				return err
+			}
+			attempt.verified = true
+		}
+		report, err := w.Store.Activate(ctx, w.claim, attempt.next(partition))
+		switch {
+		case storage.CodeOf(err) == storage.CodeScanIncomplete:
+			return nil
+		case err != nil && !storage.ClassOf(err).Retryable():
+			return err
+		case err == nil && report.Outcome == storage.OutcomeActivated:
+			w.report(Event{Kind: EventActivated, Checkpoint: w.claim.Name, Partition: partition, Rows: w.rows, Rest: report.Rest})
+			return nil
+		case err == nil && report.Outcome == storage.OutcomeLost:
+			return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q, partition %q: another claim owns it now", w.claim.Name, partition)
+		case err == nil && report.Outcome == storage.OutcomeUnverifiable:
+			return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", w.claim.Name, partition, report.Reason)
+		}
+		if err := attempt.failed(ctx, w, partition, report, err); err != nil {
+			return err
+		}
+	}
+}
+
+// catchUp reads the log until a batch finds nothing more, and tries the leftovers once.
+func (w *worker) catchUp(ctx context.Context, partition string) error {
+	for rounds := 0; rounds < catchUpRounds; rounds++ {
+		batch, err := w.tailBatch(ctx, partition)
+		if err != nil {
+			return err
+		}
+		if batch.Unverifiable != "" {
+			return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", w.claim.Name, partition, batch.Unverifiable)
+		}
+		w.rows += batch.Rows
+		w.report(Event{Kind: EventTailed, Checkpoint: w.claim.Name, Partition: partition, Rows: w.rows})
+		if err := w.yield(ctx, batch); err != nil {
+			return err
+		}
+		if !batch.Done {
+			continue
+		}
+		if batch.Leftovers > 0 {
+			_, err = w.retryLeftovers(ctx, partition)
+		}
+		return err
+	}
+	return nil
+}
+
+// catchUpRounds bounds one catching up under a load that never rests; what is left then is activation's to take.
+const catchUpRounds = 1000
+
+// tailLimit is how many logged changes one tail batch takes.
+const tailLimit = 5000
+
+func (w *worker) tailBatch(ctx context.Context, partition string) (batch storage.Batch, err error) {
+	err = w.persist(ctx, w.claim.Name, func() (err error) {
+		batch, err = w.Store.TailBatch(ctx, w.claim, partition, tailLimit)
+		return err
+	})
+	return batch, err
+}
+
+func (w *worker) retryLeftovers(ctx context.Context, partition string) (batch storage.Batch, err error) {
+	err = w.persist(ctx, w.claim.Name, func() (err error) {
+		batch, err = w.Store.RetryLeftovers(ctx, w.claim, partition, tailLimit)
+		return err
+	})
+	w.rows += batch.Rows
+	return batch, err
+}
+
+// yield lets the limits of the live settings take effect after a batch: pause, rate, replication lag.
+func (w *worker) yield(ctx context.Context, batch storage.Batch) error {
+	settings := batch.Settings
+	for settings.Paused {
+		w.report(Event{Kind: EventWaiting, Checkpoint: w.claim.Name, Err: errPaused, Pause: pausePoll})
+		if err := w.time().Sleep(ctx, pausePoll); err != nil {
+			return err
+		}
+		progress, err := w.Store.ReadProgress(ctx, w.claim.Name)
+		if err != nil && !storage.ClassOf(err).Retryable() {
+			return err
+		}
+		if err == nil {
+			settings = progress.Settings
+		}
+	}
+	if err := w.pace.wait(ctx, batch.Rows, settings.MaxRowsPerSecond); err != nil {
+		return err
+	}
+	return w.waitForStandbys(ctx, settings.MaxReplicationLagSeconds)
+}
+
+var errPaused = fmt.Errorf("paused by its settings")
+
+// pausePoll is how often a paused worker, or one that waits for standbys, looks again.
+const pausePoll = time.Second
+
+func (w *worker) waitForStandbys(ctx context.Context, maxSeconds int) error {
+	if maxSeconds <= 0 || !w.pace.lagIsDue() {
+		return nil
+	}
+	for {
+		var lag time.Duration
+		err := w.persist(ctx, w.claim.Name, func() (err error) {
+			lag, err = w.Store.ReplicationLag(ctx)
+			return err
+		})
+		if err != nil || lag <= time.Duration(maxSeconds)*time.Second {
+			return err
+		}
+		waiting := fmt.Errorf("standbys are %s behind, at most %ds are allowed", lag.Round(time.Second), maxSeconds)
+		w.report(Event{Kind: EventWaiting, Checkpoint: w.claim.Name, Err: waiting, Pause: pausePoll})
+		if err := w.time().Sleep(ctx, pausePoll); err != nil {
+			return err
+		}
+	}
+}
+
+// attempts counts the tries to activate one row.
+type attempts struct {
+	*Runner
+	count    int
+	refused  int // attempts that did not get their locks
+	maxRest  int
+	verified bool
+}
+
+// Bounds of activation.
+const (
+	// lastResortAfter: so many attempts without the locks, and the source tables are locked instead of rows.
+	lastResortAfter = 20
+	// attemptsBound: beyond it the backfill does not converge and a person has to look.
+	attemptsBound = 500
+	firstMaxRest  = 1000
+	lastMaxRest   = 100_000
+)
+
+func newAttempts(r *Runner) *attempts { return &attempts{Runner: r, maxRest: firstMaxRest} }
+
+func (a *attempts) next(partition string) storage.Activation {
+	a.count++
+	return storage.Activation{Partition: partition, Tables: a.refused >= lastResortAfter, MaxRest: a.maxRest, BeforeCommit: a.BeforeCommit}
+}
+
+// failed pauses before the next attempt, or gives up. A rest that was too large may be larger the next time: so it ends under
+// constant load too.
+func (a *attempts) failed(ctx context.Context, w *worker, partition string, report storage.ActivationReport, err error) error {
+	if a.count >= attemptsBound {
+		return &storage.Error{Code: storage.CodeNotConverging, Err: err,
+			Message: fmt.Sprintf("checkpoint %q, partition %q is not activated after %d attempts; the last left %d changes", w.claim.Name, partition, a.count, report.Rest)}
+	}
+	if err == nil {
+		a.maxRest = min(lastMaxRest, a.maxRest*2)
+		return nil
+	}
+	a.refused++
+	pause := min(2*time.Second, shortestPause<<min(a.refused, 6))
+	pause += time.Duration(rand.Float64() * float64(pause))
+	a.report(Event{Kind: EventWaiting, Checkpoint: w.claim.Name, Partition: partition, Err: err, Pause: pause})
+	return a.time().Sleep(ctx, pause)
+}
