@@ -69,22 +69,25 @@ func (w *worker) scan(ctx context.Context, lease storage.Lease) error {
 }
 
 // scanBatch does one batch. Where the user's SQL fails it looks for the row it fails on: it halves the batch until the
-// error names one key. The rows before it are kept.
+// error names one key. The rows before that one are kept.
 func (w *worker) scanBatch(ctx context.Context, lease storage.Lease) (storage.Batch, error) {
 	batch, err := w.tryScan(ctx, lease)
-	for storage.ClassOf(err) == storage.ClassInvalidSQL && lease.Limit != 1 {
-		if lease.Limit == 0 {
-			lease.Limit = storage.DefaultBatchRows
-		}
-		lease.Limit = max(1, lease.Limit/2)
-		for err = nil; err == nil && !batch.Done; {
-			batch, err = w.tryScan(ctx, lease)
-		}
-		if err == nil {
-			return batch, nil // the row was changed meanwhile, and the range is finished
-		}
+	for limit := storage.DefaultBatchRows; storage.ClassOf(err) == storage.ClassInvalidSQL && lease.Limit != 1; limit /= 2 {
+		lease.Limit = max(1, limit)
+		batch, err = w.scanTwice(ctx, lease)
 	}
 	return batch, err
+}
+
+// scanTwice covers what a batch of twice the size failed on; if it passes now, the row was changed meanwhile.
+func (w *worker) scanTwice(ctx context.Context, lease storage.Lease) (storage.Batch, error) {
+	first, err := w.tryScan(ctx, lease)
+	if err != nil || first.Done {
+		return first, err
+	}
+	second, err := w.tryScan(ctx, lease)
+	second.Rows += first.Rows
+	return second, err
 }
 
 func (w *worker) tryScan(ctx context.Context, lease storage.Lease) (batch storage.Batch, err error) {

@@ -162,11 +162,10 @@ func (d *decider) checkAppliedEntries() error {
 		if c.Version > d.facts.stored() {
 			continue
 		}
-		_, known := d.facts.historyOf(c.Version)
+		row, known := d.facts.historyOf(c.Version)
 		if !known && c.Version < d.facts.History[0].Version {
 			continue
 		}
-		row, _ := d.facts.historyOf(c.Version)
 		recorded, ok := row.Entries.Checkpoints[c.Name]
 		switch {
 		case !ok && c.Standalone: // declared later, by DeclareCheckpoint, or refused there
