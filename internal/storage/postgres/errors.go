@@ -1,0 +1,229 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// SQLSTATEs that decide something (PostgreSQL manual, Appendix A).
+const (
+	stateRaised        = "P0001"
+	stateReadOnly      = "25006"
+	stateNotSupported  = "0A000"
+	stateActiveTx      = "25001"
+	stateTxTermination = "2D000"
+	stateNoPrivilege   = "42501"
+	stateNoParameter   = "42704"
+	stateLockTimeout   = "55P03"
+	stateNoDatabase    = "3D000"
+	stateNoSchema      = "3F000"
+)
+
+// codeOfState maps states that mean the same wherever they appear.
+var codeOfState = map[string]storage.Code{
+	stateLockTimeout: storage.CodeLockTimeout,
+	"40P01":          storage.CodeDeadlock,
+	"40001":          storage.CodeSerialization,
+	"40003":          storage.CodeCommitUnknown,
+	"57014":          storage.CodeCancelled,
+	"57P01":          storage.CodeConnectionLost, // the administrator ended the session or the server
+	"57P02":          storage.CodeConnectionLost,
+	"57P03":          storage.CodeConnectionLost,
+	"57P04":          storage.CodeConnectionLost,
+	"57P05":          storage.CodeConnectionLost,
+	"25P03":          storage.CodeConnectionLost, // idle in transaction for too long
+	"25P04":          storage.CodeConnectionLost, // transaction_timeout
+	"53300":          storage.CodeConnectionLost, // too many connections
+	stateReadOnly:    storage.CodeReadOnly,
+	stateNoDatabase:  storage.CodeInvalidSpec,
+	stateNoSchema:    storage.CodeInvalidSpec,
+	stateNoPrivilege: storage.CodeAuthenticationFailed,
+}
+
+// translate is the one place where what PostgreSQL and the network say becomes a *storage.Error. what says what was being
+// done to what. An error that has a *storage.Error in its chain is returned as it is; nil stays nil.
+func translate(err error, what string) error {
+	var known *storage.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return translateState(pgErr, what)
+	}
+	code := storage.CodeInternal
+	switch {
+	case isConnectError(err):
+		code = storage.CodeConnectionLost
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = storage.CodeCancelled
+	case isNetwork(err):
+		code = storage.CodeConnectionLost
+	}
+	return &storage.Error{Code: code, Message: what, Err: withoutDetail(err)}
+}
+
+func translateState(pgErr *pgconn.PgError, what string) error {
+	if raised := raisedByUs(pgErr, what); raised != nil {
+		return raised
+	}
+	code, ok := codeOfState[pgErr.Code]
+	switch {
+	case ok:
+	case strings.HasPrefix(pgErr.Code, "28"):
+		code = storage.CodeAuthenticationFailed
+	case strings.HasPrefix(pgErr.Code, "08"):
+		code = storage.CodeConnectionLost
+	default:
+		code = storage.CodeInternal
+	}
+	translated := &storage.Error{Code: code, Message: what, Err: withoutValues(pgErr)}
+	if pgErr.Code == stateNoPrivilege {
+		translated.Hint = "grant the right to the role that Syncbarrier connects as"
+	}
+	return translated
+}
+
+// raisedByUs gives the error of our own triggers: they raise the bare code as message, and what a person needs as detail.
+func raisedByUs(pgErr *pgconn.PgError, what string) error {
+	if pgErr.Code != stateRaised || !strings.HasPrefix(pgErr.Message, "sync.storage.") {
+		return nil
+	}
+	message := what
+	if pgErr.Detail != "" {
+		message += ": " + pgErr.Detail
+	}
+	return &storage.Error{Code: storage.Code(pgErr.Message), Message: message}
+}
+
+// translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
+// CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong.
+func translateUserSQL(err error, what string) error {
+	var known *storage.Error
+	var pgErr *pgconn.PgError
+	if err == nil || errors.As(err, &known) || !errors.As(err, &pgErr) {
+		return translate(err, what)
+	}
+	translated := translateState(pgErr, what)
+	code := storage.CodeOf(translated)
+	privilege := pgErr.Code == stateNoPrivilege || pgErr.Code == stateNoSchema || pgErr.Code == stateNoDatabase
+	if code != storage.CodeInternal && !privilege {
+		return translated
+	}
+	code = storage.CodeInvalidSQL
+	// Transaction statements fail inside plpgsql's EXECUTE, CREATE INDEX CONCURRENTLY and its like inside any function, and COMMIT
+	// in a DO block or a procedure inside an outer transaction.
+	ofPlpgsql := pgErr.Code == stateNotSupported && pgErr.File == "pl_exec.c"
+	if ofPlpgsql || pgErr.Code == stateActiveTx || pgErr.Code == stateTxTermination {
+		code = storage.CodeNotTransactional
+	}
+	return &storage.Error{Code: code, Message: what, Err: withoutValues(pgErr)}
+}
+
+// translateBegin is translate for BEGIN: a standby refuses READ WRITE with "feature not supported".
+func translateBegin(err error, what string) error {
+	if sqlState(err) == stateNotSupported {
+		return &storage.Error{Code: storage.CodeReadOnly, Message: what + ": begin", Err: withoutDetail(err)}
+	}
+	return translate(err, what+": begin")
+}
+
+// translateConnect is translate for a new connection: what the server then says about parameters and rights is about the connection.
+func translateConnect(err error, what string) error {
+	switch state := sqlState(err); {
+	case state == stateNoParameter, strings.HasPrefix(state, "22"):
+		return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: withoutDetail(err)}
+	case state != "":
+		return translate(err, what)
+	case isCertificate(err):
+		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err)}
+	}
+	return translate(err, what)
+}
+
+// withoutDetail keeps what an error says and drops what it holds: the address, user and settings of a connection attempt, and the
+// fields of a server's error beside its message, which can quote rows.
+func withoutDetail(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return withoutValues(pgErr)
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return connect.Unwrap()
+	}
+	return err
+}
+
+var quoted = regexp.MustCompile(`"[^"]*"`)
+
+// withoutValues gives the message and state of a server's error. In class 22 (data exceptions) what stands in quotes is a value.
+func withoutValues(pgErr *pgconn.PgError) error {
+	message := pgErr.Message
+	if strings.HasPrefix(pgErr.Code, "22") {
+		message = quoted.ReplaceAllString(message, `"..."`)
+	}
+	return &serverError{message: message, state: pgErr.Code, routine: pgErr.Routine}
+}
+
+// serverError is what is kept of a server's error.
+type serverError struct{ message, state, routine string }
+
+func (e *serverError) Error() string { return fmt.Sprintf("%s (SQLSTATE %s)", e.message, e.state) }
+
+// sqlState gives the state of the server's error in the chain, "" if there is none.
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	var kept *serverError
+	if errors.As(err, &kept) {
+		return kept.state
+	}
+	return ""
+}
+
+// isStalePlan says that a prepared statement's result type changed under it. The driver prepares it anew the next time.
+func isStalePlan(err error) bool {
+	const routine = "RevalidateCachedQuery"
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code == stateNotSupported && pgErr.Routine == routine
+	}
+	var kept *serverError
+	return errors.As(err, &kept) && kept.state == stateNotSupported && kept.routine == routine
+}
+
+func isConnectionState(state string) bool {
+	return codeOfState[state] == storage.CodeConnectionLost || strings.HasPrefix(state, "08")
+}
+
+func isConnectError(err error) bool {
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect) && !errors.Is(err, context.Canceled)
+}
+
+// isCertificate says that the server's certificate is not one we trust.
+func isCertificate(err error) bool {
+	var verification *tls.CertificateVerificationError
+	return errors.As(err, &verification)
+}
+
+// isNetwork says that the connection broke. A closed transaction or connection that we use again by a defect of ours is none.
+func isNetwork(err error) bool {
+	var netErr net.Error
+	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed) && !errors.Is(err, pgx.ErrTxClosed)
+}

@@ -1,0 +1,189 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// The words of Config.Pooler.
+const (
+	// PoolerNone: connections go to the server.
+	PoolerNone = "None"
+	// PoolerTransaction: a pooler in transaction mode is in between.
+	PoolerTransaction = "Transaction"
+)
+
+const (
+	connectTimeout        = 3 * time.Second
+	idleClose             = 60 * time.Second
+	defaultMaxConnections = 4
+	defaultApplication    = "syncbarrier"
+	defaultSchema         = "public"
+	oldestServer          = 140000 // server_version_num of PostgreSQL 14
+)
+
+// Config says which database schema to open and how.
+type Config struct {
+	// URL is postgres://user:password@host:port/database?parameters. Host and user must be in it: nothing of the environment or the
+	// disk takes part, no PG* variable, password file, service file or default certificate.
+	URL string
+	// Schema is the database schema that everything lives in; "": public.
+	Schema string
+	// Pooler is PoolerNone ("" too) or PoolerTransaction.
+	Pooler string
+	// SimpleProtocol sends every statement as text, for poolers and proxies that know nothing else.
+	SimpleProtocol bool
+	// Queries are those that Query may run.
+	Queries []storage.RegisteredQuery
+	// MaxConnections bounds the pool; 0: 4.
+	MaxConnections int32
+	// ApplicationName is shown in pg_stat_activity, unless the URL has one; "": syncbarrier.
+	ApplicationName string
+	// TLSCA, TLSCert and TLSKey are PEM files. With a CA and no sslmode in the URL, the server's certificate is verified in full.
+	TLSCA, TLSCert, TLSKey string
+}
+
+// Open connects to a database and learns what kind of server it is, within three seconds. It changes nothing. The URL never
+// appears in an error.
+//
+// Errors: CodeInvalidSpec for a URL or setting that cannot be right, a database or schema that does not exist, a server older than
+// PostgreSQL 14; CodeConnectionLost, CodeAuthenticationFailed.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	pool, address, err := newPool(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{pool: pool, address: address, queries: map[string]storage.RegisteredQuery{}, pooled: config.Pooler == PoolerTransaction}
+	s.schemaName = config.Schema
+	if s.schemaName == "" {
+		s.schemaName = defaultSchema
+	}
+	s.schema = quoteIdentifier(s.schemaName)
+	for _, query := range config.Queries {
+		s.queries[query.Name] = query
+	}
+	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := s.learn(bounded); err != nil {
+		pool.Close()
+		if storage.CodeOf(err) == storage.CodeCancelled && ctx.Err() == nil {
+			return nil, storage.Refuse(storage.CodeConnectionLost, "connect to %s: no answer within %s", address, connectTimeout)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// newPool makes the pool. It does not connect yet.
+func newPool(ctx context.Context, config Config) (*pgxpool.Pool, string, error) {
+	switch config.Pooler {
+	case "", PoolerNone, PoolerTransaction:
+	default:
+		return nil, "", storage.Refuse(storage.CodeInvalidSpec, "pooler: %q is neither %s nor %s", config.Pooler, PoolerNone, PoolerTransaction)
+	}
+	poolConfig, address, err := poolConfigFor(config)
+	if err != nil {
+		return nil, "", err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return nil, "", translate(err, "make the connection pool of "+address)
+	}
+	return pool, address, nil
+}
+
+// poolConfigFor turns a Config into the driver's.
+func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
+	target, err := parseURL(config.URL)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := target.addTLS(config); err != nil {
+		return nil, "", err
+	}
+	poolConfig, err := target.driverConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	connConfig := poolConfig.ConnConfig
+	if connConfig.RuntimeParams["application_name"] == "" {
+		connConfig.RuntimeParams["application_name"] = defaultApplication
+		if config.ApplicationName != "" {
+			connConfig.RuntimeParams["application_name"] = config.ApplicationName
+		}
+	}
+	connConfig.DialFunc = dial
+	switch {
+	case config.SimpleProtocol:
+		connConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	case config.Pooler == PoolerTransaction:
+		// Prepared statements belong to a server connection, which behind the pooler is another one each time.
+		connConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	// A cancelled context cancels the statement on the server, so that ROLLBACK can follow on the same connection; the deadline
+	// is for a server that does not answer.
+	connConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: rollbackTimeout}
+	}
+	poolConfig.MaxConns = config.MaxConnections
+	if poolConfig.MaxConns <= 0 {
+		poolConfig.MaxConns = defaultMaxConnections
+	}
+	poolConfig.MinConns, poolConfig.MinIdleConns = 0, 0
+	poolConfig.MaxConnIdleTime = idleClose
+	poolConfig.HealthCheckPeriod = idleClose / 4
+	poolConfig.PingTimeout = connectTimeout
+	return poolConfig, target.address(), nil
+}
+
+// learn finds out what the server takes, and refuses one that is too old or lacks the schema.
+func (s *Store) learn(ctx context.Context) error {
+	var version int
+	var schemaExists bool
+	what := "look at " + s.address
+	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT current_setting('server_version_num')::integer,
+			       EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)`,
+			s.schemaName).Scan(&version, &schemaExists)
+	})
+	if err != nil {
+		return err
+	}
+	if version < oldestServer {
+		return storage.Refuse(storage.CodeInvalidSpec, "%s is PostgreSQL %d.%d; 14 is the oldest that is supported",
+			s.address, version/10000, version%10000)
+	}
+	if !schemaExists {
+		return storage.Refuse(storage.CodeInvalidSpec, "%s has no schema %q", s.address, s.schemaName).
+			WithHint("create it, or name another one")
+	}
+	return s.learnConnectionCheck(ctx, what)
+}
+
+// learnConnectionCheck finds out whether the server's platform can notice a client that is gone while a statement runs. Where it
+// cannot, setting the interval is an error.
+func (s *Store) learnConnectionCheck(ctx context.Context, what string) error {
+	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_connection_check_interval = %d", milliseconds(connectionCheck)))
+		return err
+	})
+	if err != nil && sqlState(err) == "" {
+		return err
+	}
+	s.settings.connectionCheck = err == nil
+	return nil
+}
+
+// errURL is the sentence for a URL that cannot be read. What is wrong with it is not said, because the place where it goes wrong can
+// be the password.
+var errURL = errors.New("the database URL cannot be read: postgres://user:password@host:port/database is expected, with special characters in user and password percent-encoded")

@@ -1,0 +1,58 @@
+package postgres
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Store is one schema of a PostgreSQL database that carries a barrier. Open makes it.
+type Store struct {
+	pool       *pgxpool.Pool
+	schema     string // the quoted identifier, as it stands in SQL text
+	schemaName string // the bare name, as it stands in the system catalogs
+	pooled     bool   // a pooler in transaction mode is in between: nothing may be set for a session
+	queries    map[string]storage.RegisteredQuery
+	settings   sessionSettings
+	address    string // host:port/database, for messages
+}
+
+// querier is what reads and writes have in common, inside a transaction or on the pool.
+type querier interface {
+	Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, arguments ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
+}
+
+// sql puts the quoted name of the database schema in the place of {schema}.
+func (s *Store) sql(text string) string {
+	return strings.ReplaceAll(text, "{schema}", s.schema)
+}
+
+// Close ends all connections. A connection that is in use ends when its transaction does. It is idempotent.
+func (s *Store) Close() {
+	s.pool.Close()
+}
+
+// quoteIdentifier quotes a name for use in SQL text.
+func quoteIdentifier(name string) string {
+	return pgx.Identifier{name}.Sanitize()
+}
+
+// quoteLiteral quotes a text for use in SQL text, where a parameter cannot stand (a trigger's argument, utility statements). It holds
+// with standard_conforming_strings on, which every transaction of ours sets.
+func quoteLiteral(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
+}
+
+// milliseconds writes a duration as PostgreSQL's settings take it. A duration above zero never becomes 0, which would mean no
+// limit at all.
+func milliseconds(d time.Duration) int64 {
+	return max(1, d.Milliseconds())
+}

@@ -1,0 +1,187 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Bounds of every transaction of ours (docs/design.md section 2, I7).
+const (
+	defaultLockTimeout      = 2 * time.Second
+	defaultStatementTimeout = 60 * time.Second
+	idleInTransaction       = 10 * time.Second
+	connectionCheck         = 5 * time.Second
+	acquireTimeout          = 10 * time.Second // for one of the pool's connections to become free
+	rollbackTimeout         = 2 * time.Second
+)
+
+// txOptions says what a transaction is like. Zero values: READ COMMITTED, writing, lock timeout 2 s, statement timeout 60 s.
+type txOptions struct {
+	iso              pgx.TxIsoLevel
+	readOnly         bool
+	lockTimeout      time.Duration
+	statementTimeout time.Duration
+}
+
+// sessionSettings is what Open learned about what a server takes.
+type sessionSettings struct {
+	connectionCheck bool // client_connection_check_interval works on the server's platform
+}
+
+// inTx runs fn in one transaction: BEGIN with the settings of beginSQL, fn, COMMIT. Any error of fn, or a cancelled ctx, rolls back;
+// the rollback has a bound and a context of its own. what names the work in errors. Errors are *storage.Error: those that fn
+// returns stay as they are, all others pass through translate. CodeCommitUnknown: the connection was lost during COMMIT.
+//
+// fn must use the context it is given, and may run twice: a plan that went stale by a change of a table (0A000) fails once for no fault
+// of the caller, and the whole transaction is run again.
+func (s *Store) inTx(ctx context.Context, what string, o txOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	err := s.tryTx(ctx, what, o, fn)
+	if isStalePlan(err) {
+		err = s.tryTx(ctx, what, o, fn)
+	}
+	return translate(err, what)
+}
+
+func (s *Store) tryTx(ctx context.Context, what string, o txOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	conn, err := s.acquire(ctx, what)
+	if err != nil {
+		return err
+	}
+	mark := &closeMark{}
+	defer func() { release(ctx, conn, mark.set) }()
+
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(o)})
+	if err != nil {
+		return translateBegin(err, what)
+	}
+	if err := fn(context.WithValue(ctx, closeMarkKey{}, mark), tx); err != nil {
+		rollback(ctx, tx)
+		mark.set = mark.set || sqlState(err) == stateReadOnly
+		return err
+	}
+	return commit(ctx, tx, what)
+}
+
+// beginSQL begins a transaction and sets everything that a role, a database, a connection string or the server may have set otherwise,
+// in one round trip. All is LOCAL: behind a transaction pooler the next transaction on the server's connection is somebody else's.
+func (s *Store) beginSQL(o txOptions) string {
+	iso, mode := o.iso, "READ WRITE"
+	if iso == "" {
+		iso = pgx.ReadCommitted
+	}
+	if o.readOnly {
+		mode = "READ ONLY"
+	}
+	if o.lockTimeout == 0 {
+		o.lockTimeout = defaultLockTimeout
+	}
+	if o.statementTimeout == 0 {
+		o.statementTimeout = defaultStatementTimeout
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "BEGIN ISOLATION LEVEL %s %s;", iso, mode)
+	fmt.Fprintf(&b, "SET LOCAL lock_timeout = %d;", milliseconds(o.lockTimeout))
+	fmt.Fprintf(&b, "SET LOCAL statement_timeout = %d;", milliseconds(o.statementTimeout))
+	b.WriteString(s.pinnedSQL())
+	return b.String()
+}
+
+// pinnedSQL sets what is the same in all transactions of ours. User SQL may have changed it, so it is also there to set it again.
+func (s *Store) pinnedSQL() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "SET LOCAL idle_in_transaction_session_timeout = %d;", milliseconds(idleInTransaction))
+	if s.settings.connectionCheck {
+		fmt.Fprintf(&b, "SET LOCAL client_connection_check_interval = %d;", milliseconds(connectionCheck))
+	}
+	// With row security off a policy that would hide rows from us is an error; with it on, a gate would read an empty answer.
+	b.WriteString("SET LOCAL row_security = off;")
+	// pg_temp last: a temporary table must never stand in for one of ours.
+	fmt.Fprintf(&b, "SET LOCAL search_path = %s, pg_temp;", s.schema)
+	// Keys travel as text. How a value is written must not depend on who wrote it.
+	b.WriteString("SET LOCAL datestyle = 'ISO, MDY';" +
+		"SET LOCAL timezone = 'UTC';" +
+		"SET LOCAL intervalstyle = 'postgres';" +
+		"SET LOCAL extra_float_digits = 3;" +
+		"SET LOCAL bytea_output = 'hex';" +
+		"SET LOCAL lc_monetary = 'C';" +
+		"SET LOCAL standard_conforming_strings = on")
+	return b.String()
+}
+
+// acquire takes a connection of the pool. The wait is bounded: all connections may be busy.
+func (s *Store) acquire(ctx context.Context, what string) (*pgxpool.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, acquireTimeout)
+	defer cancel()
+	conn, err := s.pool.Acquire(bounded)
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() == nil && bounded.Err() != nil:
+		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.address, acquireTimeout)
+	default:
+		return nil, translateConnect(err, what+": connect to "+s.address)
+	}
+}
+
+// release gives a connection back to the pool, or ends it.
+func release(ctx context.Context, conn *pgxpool.Conn, end bool) {
+	if !end {
+		conn.Release() // it ends the connection by itself if a transaction is still open on it, or it is broken
+		return
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	// The connection is given up; how its end went changes nothing for anybody.
+	_ = conn.Hijack().Close(bounded)
+}
+
+// rollback undoes a transaction in bounded time, also when ctx has ended. If it fails, release ends the connection, which undoes
+// the transaction too.
+func rollback(ctx context.Context, tx pgx.Tx) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(bounded)
+}
+
+// commit ends a transaction and tells "refused", where nothing happened, from "unknown".
+func commit(ctx context.Context, tx pgx.Tx, what string) error {
+	if err := ctx.Err(); err != nil {
+		rollback(ctx, tx)
+		return err
+	}
+	err := tx.Commit(ctx)
+	if err == nil {
+		return nil
+	}
+	answered := sqlState(err) != "" && !isConnectionState(sqlState(err))
+	if answered || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
+		return translate(err, what+": commit")
+	}
+	return &storage.Error{
+		Code:    storage.CodeCommitUnknown,
+		Message: what + ": the connection was lost during COMMIT, so it is not known whether it took place",
+		Hint:    "ask again; nothing is done twice",
+		Err:     withoutDetail(err),
+	}
+}
+
+type closeMarkKey struct{}
+
+type closeMark struct{ set bool }
+
+// closeConnection makes inTx end the connection of ctx's transaction instead of giving it back to the pool: SQL of a user has
+// run on it, which may have left anything in the session (docs/design.md section 3, "Locks of a barrier").
+func closeConnection(ctx context.Context) {
+	if mark, ok := ctx.Value(closeMarkKey{}).(*closeMark); ok {
+		mark.set = true
+	}
+}
