@@ -1,0 +1,17 @@
+// Command syncbarrier is the command line of Syncbarrier; installed as kubectl-syncbarrier it is also `kubectl syncbarrier`.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/syncbarrier/syncbarrier/internal/cli"
+)
+
+// version is set when a release is built.
+var version = "development"
+
+func main() {
+	program := &cli.Program{Open: open, Version: version}
+	os.Exit(program.Run(context.Background(), os.Args[1:]))
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/internal/backfill"
+	"github.com/syncbarrier/syncbarrier/internal/barrier"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func (p *Program) applyCommand() *cobra.Command {
+	var takeOver string
+	var onlyBarrier bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Migrate behind the barrier, run the backfills, activate them, and say whether the gate is open",
+		Long: `Migrate behind one exclusive lock, raise the fence, run the declared backfills to their activation, and read the serve gate.
+
+Run it again at any time: what is done is agreed with, what is under way goes on where it stopped. It ends with 0 when the
+gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, end, err := p.open(cmd.Context(), need{file: true, create: true, connections: 4})
+			if err != nil {
+				return err
+			}
+			defer end()
+			s.target.TakeOver = takeOver
+			return p.apply(ctx, s, onlyBarrier)
+		},
+	}
+	cmd.Flags().StringVar(&takeOver, "take-over", "", "take the database schema over from this owner: <cluster>/<namespace>/<name>")
+	cmd.Flags().BoolVar(&onlyBarrier, "barrier-only", false, "stop after the barrier; `syncbarrier backfill` does the rest")
+	return cmd
+}
+
+type applyOutput struct {
+	Reason      string                  `json:"reason"`
+	Message     string                  `json:"message"`
+	Outcome     storage.DecisionOutcome `json:"outcome"`
+	Stored      int64                   `json:"storedVersion"`
+	Version     int64                   `json:"version"`
+	Checkpoints []string                `json:"checkpoints"`
+	LockWaitMS  int64                   `json:"lockWaitMilliseconds"`
+	LockHoldMS  int64                   `json:"lockHoldMilliseconds"`
+	Open        bool                    `json:"open"`
+	Writable    bool                    `json:"writable"`
+	Warnings    []string                `json:"warnings,omitempty"`
+}
+
+func (p *Program) apply(ctx context.Context, s *session, onlyBarrier bool) error {
+	result, err := p.applyBarrier(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := p.declareLater(ctx, s); err != nil {
+		return err
+	}
+	if !onlyBarrier {
+		if err := p.runBackfills(ctx, s); err != nil {
+			return err
+		}
+	}
+	gate, err := s.store.ReadServeGate(ctx, s.target.Version)
+	if err != nil {
+		return err
+	}
+	verdict := gate.Verdict()
+	out := applyOutput{
+		Reason: string(verdict.Reason), Message: verdict.Message, Outcome: result.Outcome, Stored: gate.StoredVersion, Version: s.target.Version,
+		Checkpoints: result.Declared, LockWaitMS: result.LockWait.Milliseconds(), LockHoldMS: result.LockHold.Milliseconds(),
+		Open: verdict.Open, Writable: verdict.Writable, Warnings: result.Warnings,
+	}
+	err = p.print(out, func(w io.Writer) { writeGate(w, s.target.Owner.Name, s.target.Version, verdict) })
+	if err == nil && !verdict.Open && !onlyBarrier {
+		return reported{exitGateClosed}
+	}
+	return err
+}
+
+// applyBarrier makes attempts and tells about those that have to wait.
+func (p *Program) applyBarrier(ctx context.Context, s *session) (storage.BarrierResult, error) {
+	engine := &barrier.Engine{Store: s.store, Clock: p.Clock, Report: func(w barrier.Waiting) {
+		p.say("attempt %d: %s: %v; trying again in %s", w.Attempt, storage.ClassOf(w.Err), w.Err, w.Pause.Round(100_000_000))
+	}}
+	result, err := engine.Apply(ctx, s.target)
+	if err != nil {
+		return result, err
+	}
+	switch result.Outcome {
+	case storage.Agreed:
+		p.say("barrier: version %d is applied already", result.Version)
+	case storage.Adopt:
+		p.say("barrier: version %d was there, brought by another program; recorded", result.Version)
+	default:
+		p.say("barrier: version %d -> %d in one transaction, lock waited for %s, held %s", result.Stored, result.Version,
+			result.LockWait.Round(1_000_000), result.LockHold.Round(1_000_000))
+	}
+	for _, warning := range result.Warnings {
+		p.say("note: %s", warning)
+	}
+	return result, nil
+}
+
+// declareLater declares standalone checkpoints that came after their version's barrier, and passes live settings on.
+func (p *Program) declareLater(ctx context.Context, s *session) error {
+	status, err := s.store.Status(ctx)
+	if err != nil {
+		return err
+	}
+	stored := map[string]storage.CheckpointProgress{}
+	for _, c := range status.Checkpoints {
+		stored[c.Definition.Name] = c
+	}
+	for _, c := range s.target.Checkpoints {
+		progress, known := stored[c.Name]
+		switch {
+		case c.Standalone && !known:
+			if _, err := s.store.DeclareCheckpoint(ctx, c, s.target.Tables); err != nil {
+				return fmt.Errorf("declare standalone checkpoint %q: %w", c.Name, err)
+			}
+		case known && progress.Definition.Hash != "" && progress.Settings != c.Settings:
+			if err := s.store.WriteSettings(ctx, c.Name, c.Settings); err != nil {
+				return fmt.Errorf("settings of checkpoint %q: %w", c.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// runBackfills runs every checkpoint that is not activated and that we have the SQL of, lowest version first.
+func (p *Program) runBackfills(ctx context.Context, s *session) error {
+	status, err := s.store.Status(ctx)
+	if err != nil {
+		return err
+	}
+	open := slices.DeleteFunc(status.Checkpoints, func(c storage.CheckpointProgress) bool { return c.Activated == c.Total })
+	slices.SortStableFunc(open, func(a, b storage.CheckpointProgress) int {
+		return cmp.Or(cmp.Compare(a.Definition.Version, b.Definition.Version), cmp.Compare(a.Definition.Name, b.Definition.Name))
+	})
+	for _, checkpoint := range open {
+		name := checkpoint.Definition.Name
+		if checkpoint.Definition.Hash == "" {
+			p.say("backfill %s: declared by another program, which has to activate it", name)
+			continue
+		}
+		if checkpoint.Definition.Checkpoint.Backfill.External() {
+			p.say("backfill %s: left to your own program (syncbarrier checkpoint claim, advance, activate)", name)
+			continue
+		}
+		if err := p.runBackfill(ctx, s, name, func(r *backfill.Runner) error { return r.RunAll(ctx, name) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func (p *Program) checkpointCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "List, declare, claim, advance, activate or abandon checkpoints: the protocol for a program of your own",
+		Long: `A checkpoint whose backfill is a program of your own is worked on like this:
+
+  syncbarrier checkpoint claim NAME                      prints a token and, for each partition, owner epoch and watermark
+  ... your program fills the rows of a partition ...
+  syncbarrier checkpoint advance NAME --partition P --epoch E --claim TOKEN --watermark W --rows N
+  syncbarrier checkpoint activate NAME --partition P --epoch E --claim TOKEN --watermark W
+
+activate answers activated, changed (fill what the log shows above the watermark and try again), lost (another claim owns it)
+or unverifiable (claim again and start over).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(p.checkpointList(), p.checkpointDeclare(), p.checkpointClaim(), p.checkpointAdvance(), p.checkpointActivate(),
+		p.abandonCommand())
+	return cmd
+}
+
+// onCheckpoint makes a verb that works on the database with one named checkpoint.
+func (p *Program) onCheckpoint(use, short string, n need, do func(ctx context.Context, s *session, name string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, s, end, err := p.open(cmd.Context(), n)
+			if err != nil {
+				return err
+			}
+			defer end()
+			return do(ctx, s, args[0])
+		},
+	}
+}
+
+func (p *Program) checkpointList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the checkpoints with their progress", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
+			if err != nil {
+				return err
+			}
+			defer end()
+			status, err := s.store.Status(ctx)
+			if err != nil {
+				return err
+			}
+			checkpoints := []checkpointOutput{}
+			for _, c := range status.Checkpoints {
+				checkpoints = append(checkpoints, newCheckpointOutput(c))
+			}
+			return p.print(checkpoints, func(w io.Writer) { writeCheckpoints(w, checkpoints) })
+		},
+	}
+}
+
+func (p *Program) checkpointDeclare() *cobra.Command {
+	return p.onCheckpoint("declare NAME -f FILE", "Declare a standalone checkpoint of the file outside a barrier", need{file: true, connections: 1},
+		func(ctx context.Context, s *session, name string) error {
+			for _, c := range s.target.Checkpoints {
+				if c.Name != name {
+					continue
+				}
+				rows, err := s.store.DeclareCheckpoint(ctx, c, s.target.Tables)
+				if err != nil {
+					return err
+				}
+				return p.printRows(rows)
+			}
+			return storage.Refuse(storage.CodeInvalidSpec, "%s has no checkpoint %q", s.file.Name, name)
+		})
+}
+
+type claimOutput struct {
+	Name  string                  `json:"name"`
+	Token string                  `json:"claim"`
+	Rows  []storage.CheckpointRow `json:"rows"`
+}
+
+func (p *Program) checkpointClaim() *cobra.Command {
+	var partition string
+	var restart bool
+	cmd := p.onCheckpoint("claim NAME", "Claim a checkpoint: whoever worked on it before can change nothing any more", need{connections: 1},
+		func(ctx context.Context, s *session, name string) error {
+			var claim storage.Claim
+			var err error
+			if partition != "" {
+				claim, err = s.store.ClaimCheckpoint(ctx, partition, name)
+			} else {
+				claim, err = s.store.ClaimAll(ctx, name, restart)
+			}
+			if err != nil {
+				return err
+			}
+			return p.print(claimOutput{claim.Name, claim.Token, claim.Rows}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "claim %s\n", claim.Token)
+				writeRows(w, claim.Rows)
+			})
+		})
+	cmd.Flags().StringVar(&partition, "partition", "", "claim this partition's row only")
+	cmd.Flags().BoolVar(&restart, "restart", false, "begin the pass again, after an unverifiable verdict")
+	return cmd
+}
+
+// ownershipFlags are those that name a claimed row.
+func ownershipFlags(cmd *cobra.Command, o *storage.Ownership, watermark *int64) {
+	cmd.Flags().StringVar(&o.Partition, "partition", storage.AllPartitions, "the row's partition; "+storage.AllPartitions+" where the checkpoint covers all")
+	cmd.Flags().Int64Var(&o.OwnerEpoch, "epoch", 0, "owner epoch of the claim")
+	cmd.Flags().StringVar(&o.Token, "claim", "", "token of the claim")
+	cmd.Flags().Int64Var(watermark, "watermark", 0, "position in the log up to which every change is in the data")
+	for _, name := range []string{"epoch", "claim", "watermark"} {
+		_ = cmd.MarkFlagRequired(name) // the flags exist
+	}
+}
+
+func (p *Program) checkpointAdvance() *cobra.Command {
+	var advance storage.Advance
+	cmd := p.onCheckpoint("advance NAME", "Move a claimed row's watermark", need{connections: 1},
+		func(ctx context.Context, s *session, name string) error {
+			advance.Name = name
+			owned, err := s.store.AdvanceCheckpoint(ctx, advance)
+			if err != nil {
+				return err
+			}
+			if !owned {
+				return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q, partition %q: not advanced: another claim owns it, it is activated, or the watermark would go down",
+					name, advance.Partition)
+			}
+			return p.print(map[string]any{"reason": "Advanced", "message": "advanced", "watermark": advance.Watermark}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "advanced to %d\n", advance.Watermark)
+			})
+		})
+	ownershipFlags(cmd, &advance.Ownership, &advance.Watermark)
+	cmd.Flags().Int64Var(&advance.ObservedRows, "rows", 0, "rows done so far, for status")
+	return cmd
+}
+
+func (p *Program) checkpointActivate() *cobra.Command {
+	var owner storage.Ownership
+	var watermark int64
+	cmd := p.onCheckpoint("activate NAME", "Activate a claimed row if the log shows no change above the watermark", need{connections: 1},
+		func(ctx context.Context, s *session, name string) error {
+			owner.Name = name
+			outcome, err := s.store.ActivateCheckpoint(ctx, owner, watermark)
+			if err != nil {
+				return err
+			}
+			if err := p.print(map[string]any{"reason": string(outcome), "message": activationSentence[outcome]}, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "%s: %s\n", outcome, activationSentence[outcome])
+			}); err != nil {
+				return err
+			}
+			return activationExit[outcome]
+		})
+	ownershipFlags(cmd, &owner, &watermark)
+	return cmd
+}
+
+var activationSentence = map[storage.Outcome]string{
+	storage.OutcomeActivated:    "every source change is in the data",
+	storage.OutcomeChanged:      "the log shows source changes above the watermark; apply them and try again",
+	storage.OutcomeLost:         "another claim owns this row",
+	storage.OutcomeUnverifiable: "the log cannot answer; claim again with --restart and start over",
+}
+
+var activationExit = map[storage.Outcome]error{
+	storage.OutcomeChanged:      reported{exitGaveUp},
+	storage.OutcomeLost:         reported{exitOwnershipLost},
+	storage.OutcomeUnverifiable: reported{29},
+}
+
+func (p *Program) printRows(rows []storage.CheckpointRow) error {
+	return p.print(rows, func(w io.Writer) { writeRows(w, rows) })
+}
+
+func writeRows(w io.Writer, rows []storage.CheckpointRow) {
+	var lines [][]string
+	for _, r := range rows {
+		lines = append(lines, []string{r.Name, r.Partition, strconv.FormatInt(r.Version, 10), string(r.State),
+			strconv.FormatInt(r.Watermark, 10), strconv.FormatInt(r.OwnerEpoch, 10), strconv.FormatInt(r.ObservedRows, 10)})
+	}
+	table(w, []string{"CHECKPOINT", "PARTITION", "VERSION", "STATE", "WATERMARK", "EPOCH", "ROWS"}, lines)
+}

@@ -1,0 +1,168 @@
+// Package cli is the command line: one file a verb, over manifest, barrier and backfill. It works on a database alone, with the
+// same SyncSchema file that a cluster takes (docs/design.md section 9).
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/internal/clock"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Opener opens the database that an address names. The scheme decides which backend; only cmd/syncbarrier knows them.
+type Opener func(ctx context.Context, address Address) (storage.Store, error)
+
+// Address is everything that says which database is meant and how to reach it.
+type Address struct {
+	Database string // postgres://... or sqlite:PATH
+	Schema   string // PostgreSQL
+	Pooler   string // PostgreSQL: None or Transaction
+	TLSCA    string // paths of PEM files
+	TLSCert  string
+	TLSKey   string
+	// Create lets an SQLite file come into being.
+	Create bool
+	// Connections is how many are needed at once.
+	Connections int
+}
+
+// Program is one run of the command line. The zero values of streams and clock mean the process's own.
+type Program struct {
+	Open    Opener
+	Version string
+	In      io.Reader
+	Out     io.Writer
+	Err     io.Writer
+	Clock   clock.Clock
+	Getenv  func(string) string
+
+	flags flags
+}
+
+// flags are those that every verb takes.
+type flags struct {
+	database     string
+	databaseFile string
+	file         string
+	schema       string
+	pooler       string
+	tlsCA        string
+	tlsCert      string
+	tlsKey       string
+	timeout      time.Duration
+	output       string
+}
+
+// Run carries one command out and returns the exit code. SIGINT and SIGTERM end it cleanly: what is under way is rolled back.
+func (p *Program) Run(ctx context.Context, args []string) int {
+	p.fillDefaults()
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	root := p.command()
+	root.SetArgs(args)
+	root.SetIn(p.In)
+	root.SetOut(p.Out)
+	root.SetErr(p.Err)
+	err := root.ExecuteContext(ctx)
+	return p.finish(ctx, err)
+}
+
+func (p *Program) fillDefaults() {
+	if p.In == nil {
+		p.In = os.Stdin
+	}
+	if p.Out == nil {
+		p.Out = os.Stdout
+	}
+	if p.Err == nil {
+		p.Err = os.Stderr
+	}
+	if p.Clock == nil {
+		p.Clock = clock.Real{}
+	}
+	if p.Getenv == nil {
+		p.Getenv = os.Getenv
+	}
+}
+
+// signalled is the cause of a context that a signal ended.
+type signalled struct{ signal os.Signal }
+
+func (s signalled) Error() string { return "ended by " + s.signal.String() }
+
+// interruptible gives a context that SIGINT or SIGTERM ends, with the signal as its cause. A second signal ends the process.
+func interruptible(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(signalled{s})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}
+
+const longHelp = `Syncbarrier takes a database to a new schema version and its data with it: it migrates behind one exclusive lock, makes the
+database refuse writers that are too old, fills the rows the new version needs, proves from the commit log that no change was
+missed, and only then says that the new version may serve.
+
+It works on a database alone, with the SyncSchema file that a cluster takes too:
+
+  syncbarrier plan  -f clinic.yaml --database postgres://app@db/clinic     what would run, which locks, how long
+  syncbarrier apply -f clinic.yaml --database postgres://app@db/clinic     do it, with a progress bar
+  syncbarrier gate --version 7 --database sqlite:clinic.db                 may version 7 serve? exit 0 yes, 3 no
+
+The database is named by --database, by SYNCBARRIER_DATABASE, or by a file (--database-file) that holds the address.
+
+Exit codes:
+  0  done, or the gate is open        20 InvalidSpec          26 Conflict
+  1  anything else                    21 InvalidSQL           27 FenceBroken
+  2  wrong usage                      22 NotTransactional     28 VerificationFailed
+  3  the gate is closed               23 VersionRegression    29 NotConverging, Unverifiable
+  4  gave up waiting                  24 ContentDrift         130 Ctrl-C
+  10 ownership lost                   25 LayoutMismatch       143 SIGTERM
+  11 a newer catalog`
+
+func (p *Program) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "syncbarrier",
+		Short:         "Schema changes that carry data, without a lost write or a stale read",
+		Long:          longHelp,
+		Version:       p.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&p.flags.database, "database", "", "postgres://USER:PASSWORD@HOST/DATABASE, or sqlite:PATH (default: $"+databaseVariable+")")
+	f.StringVar(&p.flags.databaseFile, "database-file", "", "read the address from this file, so that it stands in no process list")
+	f.StringVarP(&p.flags.file, "file", "f", "", "SyncSchema file, with any standalone BackfillCheckpoints; - is standard input")
+	f.StringVar(&p.flags.schema, "schema", "", "database schema (default: the file's, else public)")
+	f.StringVar(&p.flags.pooler, "pooler", "", "what the address is: None, or Transaction for a transaction pooler (default: the file's)")
+	f.StringVar(&p.flags.tlsCA, "tls-ca", "", "PEM file with the server's certificate authority")
+	f.StringVar(&p.flags.tlsCert, "tls-cert", "", "PEM file with the client's certificate")
+	f.StringVar(&p.flags.tlsKey, "tls-key", "", "PEM file with the client's key")
+	f.DurationVar(&p.flags.timeout, "timeout", time.Hour, "give up waiting after this long")
+	f.StringVarP(&p.flags.output, "output", "o", "text", "text or json")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.AddCommand(
+		p.planCommand(), p.applyCommand(), p.statusCommand(), p.gateCommand(), p.backfillCommand(), p.checkpointCommand(),
+		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(),
+	)
+	return root
+}

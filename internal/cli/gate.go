@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/internal/barrier"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// gateEvery is how often a waiting gate is read.
+const gateEvery = 250 * time.Millisecond
+
+// lastReadBound bounds the read that is shown, which happens after a wait has used --timeout up.
+const lastReadBound = 5 * time.Second
+
+func (p *Program) gateCommand() *cobra.Command {
+	var version int64
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "gate --version N",
+		Short: "May a program of version N serve? Exit 0: open; 3: closed, and why",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
+			if err != nil {
+				return err
+			}
+			defer end()
+			if version == 0 && s.file != nil {
+				version = s.target.Version
+			}
+			if version < 1 || version > 2147483647 {
+				return usagef("--version N is needed: 1 to 2147483647, the version that the program was built for")
+			}
+			return p.gate(ctx, s, version, wait)
+		},
+	}
+	cmd.Flags().Int64Var(&version, "version", 0, "the version that the program was built for (default: the file's)")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the gate is open, or --timeout ends")
+	return cmd
+}
+
+type gateOutput struct {
+	Reason        string                      `json:"reason"`
+	Message       string                      `json:"message"`
+	Open          bool                        `json:"open"`
+	Writable      bool                        `json:"writable"`
+	StoredVersion int64                       `json:"storedVersion"`
+	Version       int64                       `json:"version"`
+	Pending       []storage.PendingCheckpoint `json:"pending,omitempty"`
+}
+
+func (p *Program) gate(ctx context.Context, s *session, version int64, wait bool) error {
+	if wait {
+		engine := &barrier.Engine{Store: s.store, Clock: p.Clock}
+		verdict, err := engine.WaitForGate(ctx, version, gateEvery)
+		if err != nil && (!errors.Is(err, context.DeadlineExceeded) || verdict.Reason == "") {
+			return err
+		}
+		if err != nil {
+			p.say("gave up waiting: %v", err)
+		}
+	}
+	// Printed from a read of its own, so that what is shown is what was read.
+	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReadBound)
+	defer cancel()
+	gate, err := s.store.ReadServeGate(readCtx, version)
+	if err != nil {
+		return err
+	}
+	verdict := gate.Verdict()
+	out := gateOutput{
+		Reason: string(verdict.Reason), Message: verdict.Message, Open: verdict.Open, Writable: verdict.Writable,
+		StoredVersion: gate.StoredVersion, Version: version, Pending: gate.Pending,
+	}
+	name := ""
+	if s.file != nil {
+		name = s.target.Owner.Name
+	}
+	if err := p.print(out, func(w io.Writer) { writeGate(w, name, version, verdict) }); err != nil {
+		return err
+	}
+	switch {
+	case verdict.Open:
+		return nil
+	case wait:
+		return reported{exitGaveUp}
+	default:
+		return reported{exitGateClosed}
+	}
+}
+
+func writeGate(w io.Writer, name string, version int64, verdict storage.GateVerdict) {
+	subject := fmt.Sprintf("version %d", version)
+	if name != "" {
+		subject = fmt.Sprintf("%s version %d", name, version)
+	}
+	if verdict.Open {
+		_, _ = fmt.Fprintf(w, "gate open: %s%s\n", subject, readOnly(verdict))
+		return
+	}
+	_, _ = fmt.Fprintf(w, "gate closed: %s: %s: %s\n", subject, verdict.Reason, verdict.Message)
+}
+
+func readOnly(verdict storage.GateVerdict) string {
+	if verdict.Writable {
+		return ""
+	}
+	return " (reads only: the fence refuses its writes)"
+}

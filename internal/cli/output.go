@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func (p *Program) json() bool { return p.flags.output == "json" }
+
+// print writes a value as JSON, or has text written for people.
+func (p *Program) print(value any, text func(w io.Writer)) error {
+	if !p.json() {
+		text(p.Out)
+		return nil
+	}
+	encoder := json.NewEncoder(p.Out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write JSON: %w", err)
+	}
+	return nil
+}
+
+// say writes a line for people, to standard error when the output is JSON.
+func (p *Program) say(format string, args ...any) {
+	w := p.Out
+	if p.json() {
+		w = p.Err
+	}
+	_, _ = fmt.Fprintf(w, format+"\n", args...) // a closed terminal is no reason to stop a migration
+}
+
+// failure is the JSON of an error.
+type failure struct {
+	Reason   string            `json:"reason"`
+	Message  string            `json:"message"`
+	Code     string            `json:"code,omitempty"`
+	Hint     string            `json:"hint,omitempty"`
+	Blockers []storage.Blocker `json:"blockers,omitempty"`
+	ExitCode int               `json:"exitCode"`
+}
+
+func (p *Program) printError(err error, code int) {
+	if p.json() {
+		f := failure{Reason: reasonOf(err, code), Message: err.Error(), ExitCode: code}
+		var refused *storage.Error
+		if errors.As(err, &refused) {
+			f.Code, f.Hint, f.Blockers = string(refused.Code), refused.Hint, refused.Blocked
+		}
+		_ = p.print(f, nil)
+		return
+	}
+	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %v\n", reasonOf(err, code), err)
+	if code == exitUsage {
+		_, _ = fmt.Fprintln(p.Err, "syncbarrier --help shows how it is called")
+	}
+}
+
+func reasonOf(err error, code int) string {
+	switch code {
+	case exitUsage:
+		return "Usage"
+	case exitInterrupted, exitTerminated:
+		return "Interrupted"
+	}
+	if class := storage.ClassOf(err); class != storage.ClassInternal {
+		return string(class)
+	}
+	if code == exitGaveUp {
+		return "GaveUp"
+	}
+	return "Error"
+}
+
+// table writes aligned columns.
+func table(w io.Writer, header []string, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, strings.Join(header, "\t"))
+	for _, row := range rows {
+		_, _ = fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	_ = t.Flush()
+}

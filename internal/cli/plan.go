@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func (p *Program) planCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Show what apply would run, which locks it takes and how long it would hold writers up; change nothing",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, end, err := p.open(cmd.Context(), need{file: true, connections: 2})
+			if err != nil {
+				return err
+			}
+			defer end()
+			plan, err := s.store.Plan(ctx, s.target)
+			if err != nil {
+				return err
+			}
+			return p.print(planJSON(plan, s.target), func(w io.Writer) { writePlan(w, plan, s.target) })
+		},
+	}
+}
+
+type planOutput struct {
+	Reason       string                      `json:"reason"`
+	Message      string                      `json:"message"`
+	Outcome      storage.DecisionOutcome     `json:"outcome"`
+	Stored       int64                       `json:"storedVersion"`
+	Version      int64                       `json:"version"`
+	Hash         string                      `json:"hash"`
+	ContentHash  string                      `json:"contentHash"`
+	Locks        []storage.LockNote          `json:"locks"`
+	Statements   []string                    `json:"statements"`
+	Checkpoints  []string                    `json:"checkpoints"`
+	Fence        map[string]int64            `json:"fence"`
+	MinReader    int64                       `json:"minReaderVersion"`
+	Rows         map[string]int64            `json:"rows"`
+	HoldSeconds  float64                     `json:"expectedHoldSeconds"`
+	PauseSeconds float64                     `json:"expectedPauseSeconds"`
+	Unversioned  []storage.UnversionedWriter `json:"unversionedWriters"`
+	Blockers     []storage.Blocker           `json:"blockers"`
+	Warnings     []string                    `json:"warnings"`
+}
+
+func planJSON(plan storage.Plan, target storage.Target) planOutput {
+	out := planOutput{
+		Reason: "Planned", Message: planSummary(plan), Outcome: plan.Decision.Outcome, Stored: plan.Decision.Stored, Version: target.Version,
+		Hash: plan.Hash, ContentHash: target.ContentHash(target.Version), Locks: plan.Locks, Statements: plan.Statements,
+		Fence: plan.Decision.Raise, MinReader: plan.Decision.MinReader, Rows: plan.Rows,
+		HoldSeconds: plan.ExpectedHold.Seconds(), PauseSeconds: plan.ExpectedPause.Seconds(),
+		Unversioned: plan.Unversioned, Blockers: plan.Blockers, Warnings: plan.Decision.Warnings, Checkpoints: []string{},
+	}
+	for _, c := range plan.Decision.Declare {
+		out.Checkpoints = append(out.Checkpoints, c.Name)
+	}
+	return out
+}
+
+func planSummary(plan storage.Plan) string {
+	d := plan.Decision
+	switch d.Outcome {
+	case storage.Agreed:
+		return fmt.Sprintf("nothing to do: the database is at version %d", d.Stored)
+	case storage.Adopt:
+		return fmt.Sprintf("version %d is there already, brought by another program; it will be recorded", d.Version)
+	default:
+		return fmt.Sprintf("version %d -> %d", d.Stored, d.Version)
+	}
+}
+
+func writePlan(w io.Writer, plan storage.Plan, target storage.Target) {
+	d := plan.Decision
+	_, _ = fmt.Fprintf(w, "%s/%s: %s (plan %s)\n", target.Owner.Namespace, target.Owner.Name, planSummary(plan), plan.Hash)
+	section(w, "locks, in this order", lockLines(plan.Locks))
+	section(w, "statements", plan.Statements)
+	section(w, "fence", fenceLines(d.Raise))
+	var declared []string
+	for _, c := range d.Declare {
+		declared = append(declared, fmt.Sprintf("%s (version %d, %s)", c.Name, c.Version, rowsWord(len(c.Partitions))))
+	}
+	section(w, "backfills", declared)
+	section(w, "rows, estimated", rowLines(plan.Rows))
+	if d.Outcome == storage.Migrate {
+		_, _ = fmt.Fprintf(w, "expected: lock held %s; old programs cannot write and new ones do not serve for %s\n",
+			about(plan.ExpectedHold), about(plan.ExpectedPause))
+		if d.MinReader > 0 {
+			_, _ = fmt.Fprintf(w, "oldest version that may serve afterwards: %d\n", d.MinReader)
+		}
+	}
+	var unversioned []string
+	for _, u := range plan.Unversioned {
+		unversioned = append(unversioned, fmt.Sprintf("%s: application %q, user %s, %d sessions", u.Table, u.Application, u.User, u.Sessions))
+	}
+	section(w, "writing now without a version", unversioned)
+	var blockers []string
+	for _, b := range plan.Blockers {
+		blockers = append(blockers, b.String())
+	}
+	section(w, "in the way now", blockers)
+	section(w, "note", d.Warnings)
+}
+
+func section(w io.Writer, title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	_, _ = fmt.Fprintf(w, "%s:\n", title)
+	for _, line := range lines {
+		_, _ = fmt.Fprintf(w, "  %s\n", line)
+	}
+}
+
+func lockLines(locks []storage.LockNote) []string {
+	var lines []string
+	for _, lock := range locks {
+		lines = append(lines, lock.Table+"  "+lock.Mode)
+	}
+	return lines
+}
+
+func fenceLines(raise map[string]int64) []string {
+	var lines []string
+	for partition, version := range raise {
+		if partition == storage.AllPartitions {
+			lines = append(lines, fmt.Sprintf("every writer below version %d is refused", version))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("in partition %q every writer below version %d is refused", partition, version))
+	}
+	sort.Strings(lines)
+	return lines
+}
+
+func rowLines(rows map[string]int64) []string {
+	var lines []string
+	for table, n := range rows {
+		lines = append(lines, table+"  "+strconv.FormatInt(n, 10))
+	}
+	sort.Strings(lines)
+	return lines
+}
+
+func rowsWord(partitions int) string {
+	if partitions == 0 {
+		return "all partitions"
+	}
+	return strconv.Itoa(partitions) + " partitions"
+}
+
+// about rounds a duration the way people say it.
+func about(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "no time"
+	case d < time.Second:
+		return "under a second"
+	default:
+		return "about " + d.Round(time.Second).String()
+	}
+}

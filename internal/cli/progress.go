@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+
+	"github.com/syncbarrier/syncbarrier/internal/backfill"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// progress shows a backfill: a bar with rows, rate and time left on a terminal, else a plain line every few seconds.
+type progress struct {
+	program *Program
+	name    string
+	before  int64 // rows that were done when this run began
+	total   int64
+	rows    int64
+	started time.Time
+	shown   time.Time
+	bar     *progressbar.ProgressBar
+}
+
+// lineEvery is the pause between two plain lines.
+const lineEvery = 5 * time.Second
+
+func (p *Program) newProgress(name string, now storage.CheckpointProgress) *progress {
+	s := &progress{program: p, name: name, before: now.RowsDone, total: estimated(now), started: p.Clock.Now(), shown: p.Clock.Now()}
+	if !p.json() && isTerminal(p.Err) {
+		s.bar = progressbar.NewOptions64(s.total,
+			progressbar.OptionSetWriter(p.Err), progressbar.OptionSetDescription("backfill "+name),
+			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	} else {
+		p.say("backfill %s: %d of about %d rows done", name, now.RowsDone, s.total)
+	}
+	return s
+}
+
+func isTerminal(w any) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// event takes what the runner reports.
+func (s *progress) event(e backfill.Event) {
+	switch e.Kind {
+	case backfill.EventScanned, backfill.EventTailed:
+		s.moved(e)
+	case backfill.EventActivated:
+		s.line("backfill %s: partition %q activated, the last %d changes applied under the lock", s.name, e.Partition, e.Rest)
+	case backfill.EventWaiting:
+		if e.Pause >= time.Second {
+			s.line("backfill %s: waiting %s: %v", s.name, e.Pause.Round(100*time.Millisecond), e.Err)
+		}
+	case backfill.EventRestarting:
+		s.line("backfill %s: begins again: %v", s.name, e.Err)
+	}
+}
+
+func (s *progress) moved(e backfill.Event) {
+	s.rows = max(s.rows, e.Rows)
+	done := s.before + s.rows
+	if s.bar != nil {
+		if done > s.total { // an estimate may be low; the bar must not pass its end
+			s.total = done
+			s.bar.ChangeMax64(s.total)
+		}
+		_ = s.bar.Set64(done)
+		return
+	}
+	now := s.program.Clock.Now()
+	if now.Sub(s.shown) < lineEvery {
+		return
+	}
+	s.shown = now
+	rate := float64(s.rows) / max(now.Sub(s.started).Seconds(), 0.001)
+	left := time.Duration(float64(max(0, s.total-done))/max(rate, 0.001)) * time.Second
+	s.program.say("backfill %s: %d of about %d rows, %.0f rows/s, %s left", s.name, done, s.total, rate, left)
+}
+
+func (s *progress) line(format string, args ...any) {
+	if s.bar != nil {
+		_ = s.bar.Clear()
+		_, _ = fmt.Fprintf(s.program.Err, format+"\n", args...)
+		return
+	}
+	s.program.say(format, args...)
+}
+
+func (s *progress) end() {
+	if s.bar != nil {
+		_ = s.bar.Clear()
+	}
+}
