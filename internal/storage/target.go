@@ -52,13 +52,13 @@ const CapturePrefix = "capture:"
 
 // Table is a table that the schema declares. Of a Plain table only what Syncbarrier adds or a source needs is listed.
 type Table struct {
-	Name        string
-	Layout      Layout
-	Materialize bool // Syncular: keep the typed columns beside the payload
-	Columns     []Column
-	PrimaryKey  []string // Plain
-	Partition   Partition
-	Indexes     []Index
+	Name        string    `json:"name"`
+	Layout      Layout    `json:"layout"`
+	Materialize bool      `json:"materialize,omitempty"` // Syncular: keep the typed columns beside the payload
+	Columns     []Column  `json:"columns,omitempty"`
+	PrimaryKey  []string  `json:"primaryKey,omitempty"` // Plain
+	Partition   Partition `json:"partition,omitzero"`
+	Indexes     []Index   `json:"indexes,omitempty"`
 }
 
 // Column finds a declared column by name; ok is false if there is none.
@@ -90,24 +90,24 @@ const (
 
 // Column is one declared column. Exactly one of Type and SQLType is set.
 type Column struct {
-	Name     string
-	Type     ColumnType
-	SQLType  string // a type in the database's own words, compared exactly
-	Nullable bool
+	Name     string     `json:"name"`
+	Type     ColumnType `json:"type,omitempty"`
+	SQLType  string     `json:"sqlType,omitempty"` // a type in the database's own words, compared exactly
+	Nullable bool       `json:"nullable,omitempty"`
 }
 
 // Partition says which partition a row of a table belongs to: a column's text, a hash of the key into so many slices, or
 // (both zero) DefaultPartition.
 type Partition struct {
-	Column string
-	Hash   int
+	Column string `json:"column,omitempty"`
+	Hash   int    `json:"hash,omitempty"`
 }
 
 // Index is a declared index.
 type Index struct {
-	Name    string
-	Columns []string
-	Unique  bool
+	Name    string   `json:"name"`
+	Columns []string `json:"columns"`
+	Unique  bool     `json:"unique,omitempty"`
 }
 
 // Migration is SQL that runs once, inside the barrier, on the way to Version.
@@ -129,16 +129,16 @@ const (
 
 // Checkpoint declares one named backfill of one schema version.
 type Checkpoint struct {
-	Name       string
-	Version    int64
-	Partitions []string // nil: all, new ones included, as one row AllPartitions
-	Sources    []Source
-	Backfill   Backfill
-	Verify     []Verify
-	Settings   Settings
+	Name       string   `json:"name"`
+	Version    int64    `json:"version"`
+	Partitions []string `json:"partitions,omitempty"` // nil: all, new ones included, as one row AllPartitions
+	Sources    []Source `json:"sources"`
+	Backfill   Backfill `json:"backfill,omitzero"`
+	Verify     []Verify `json:"verify,omitempty"`
+	Settings   Settings `json:"-"`
 	// Standalone says that it was written beside the schema, not in it: it is no part of its version's content hash, and one
 	// that the barrier of its version did not declare is declared later by DeclareCheckpoint, or waits.
-	Standalone bool
+	Standalone bool `json:"standalone,omitempty"`
 }
 
 // Rows gives the partitions of the checkpoint's rows.
@@ -151,18 +151,18 @@ func (c Checkpoint) Rows() []string {
 
 // Source is a table that a backfill reads.
 type Source struct {
-	Table   string
-	Changes Changes
-	Columns []string // the source columns; nil: all that no backfill of the table sets
-	Keys    string   // SQL that maps the relation `changed` (the source's key columns) to keys of the backfilled table; "": the same table
+	Table   string   `json:"table"`
+	Changes Changes  `json:"changes"`
+	Columns []string `json:"columns,omitempty"` // the source columns; nil: all that no backfill of the table sets
+	Keys    string   `json:"keys,omitempty"`    // SQL that maps the relation `changed` (the source's key columns) to keys of the backfilled table; "": the same table
 }
 
 // Backfill says how the rows are filled. At most one field is set; none: a program of the user's own does the work over the
 // operations of Store (a user's container, or a program that embeds a Store).
 type Backfill struct {
-	Update    *Update
-	Statement *Statement
-	Job       bool // a user's container does the work
+	Update    *Update    `json:"update,omitempty"`
+	Statement *Statement `json:"statement,omitempty"`
+	Job       bool       `json:"job,omitempty"` // a user's container does the work
 }
 
 // External says that a program of the user's own does the work.
@@ -182,30 +182,30 @@ func (b Backfill) Table() string {
 
 // Update sets columns of a Plain table from expressions over its own row.
 type Update struct {
-	Table string
-	Set   map[string]string // column to SQL expression
+	Table string            `json:"table"`
+	Set   map[string]string `json:"set"` // column to SQL expression
 }
 
 // Statement is the user's own SQL over the relation `batch`, which has the key columns of the rows at hand.
 type Statement struct {
-	Table  string
-	Apply  string // for keys that exist
-	Remove string // for keys that are gone; may be empty
+	Table  string `json:"table"`
+	Apply  string `json:"apply"`            // for keys that exist
+	Remove string `json:"remove,omitempty"` // for keys that are gone; may be empty
 }
 
 // Verify is a query that returns the key columns of the backfilled table for each wrong row.
 type Verify struct {
-	Name  string
-	Query string
+	Name  string `json:"name"`
+	Query string `json:"query"`
 }
 
 // Settings may change while a backfill runs; workers read them again with every batch. A zero means the default.
 type Settings struct {
-	BatchRows                int // rows a batch; 0: 1000
-	MaxRowsPerSecond         int // 0: no limit
-	MaxReplicationLagSeconds int // 0: no limit
-	Parallelism              int // 0: 1
-	Paused                   bool
+	BatchRows                int  `json:"batchRows,omitempty"`                // rows a batch; 0: 1000
+	MaxRowsPerSecond         int  `json:"maxRowsPerSecond,omitempty"`         // 0: no limit
+	MaxReplicationLagSeconds int  `json:"maxReplicationLagSeconds,omitempty"` // 0: no limit
+	Parallelism              int  `json:"parallelism,omitempty"`              // 0: 1
+	Paused                   bool `json:"paused,omitempty"`
 }
 
 // DefaultBatchRows is the batch size where none is set.
