@@ -42,6 +42,11 @@ func (d *decider) planTable(t Table) error {
 	}
 	physical, exists := d.facts.Tables[t.Name]
 	if !exists {
+		if _, recorded := d.facts.last().PlainLayouts[t.Name]; recorded || d.storedSyncular(t.Name) {
+			// Made anew it would be empty, and its backfills would still count as done.
+			return Refuse(CodeLayoutMismatch, "tables: %q is recorded for version %d, but does not exist in the database any more", t.Name, d.facts.stored()).
+				WithHint("restore it, or name it in retiredTables of a version before it is declared again")
+		}
 		if t.Layout == Plain && len(t.PrimaryKey) == 0 {
 			return Refuse(CodeInvalidSpec, "tables: %q does not exist, and without primaryKey it cannot be created", t.Name)
 		}
@@ -67,13 +72,18 @@ func (d *decider) checkSQLTypes(t Table) error {
 }
 
 func (d *decider) growPlain(t Table, physical PhysicalTable) error {
+	recorded := d.facts.last().PlainLayouts[t.Name]
 	for _, c := range t.Columns {
 		have, exists := physical.column(c.Name)
 		if exists {
-			if problem := d.facts.checkColumn(c, have, d.created[t.Name][c.Name]); problem != "" {
+			if problem := d.facts.checkColumn(c, have, physical, d.created[t.Name][c.Name]); problem != "" {
 				return Refuse(CodeLayoutMismatch, "tables: %q: column %q %s", t.Name, c.Name, problem)
 			}
 			continue
+		}
+		if slices.ContainsFunc(recorded, func(known LayoutColumn) bool { return known.Name == c.Name }) {
+			return Refuse(CodeLayoutMismatch, "tables: %q: column %q is recorded for version %d, but does not exist in the database any more",
+				t.Name, c.Name, d.facts.stored())
 		}
 		if !c.Nullable && physical.HasRows {
 			return Refuse(CodeInvalidSpec, "tables: %q: column %q is NOT NULL, but the table has rows and they would have no value for it", t.Name, c.Name).
@@ -96,6 +106,9 @@ func (d *decider) growSyncular(t Table, physical PhysicalTable) error {
 	if stored == nil {
 		return Refuse(CodeLayoutMismatch, "tables: %q exists, but the stored layouts do not know it as a Syncular table", t.Name)
 	}
+	if err := checkStoredColumns(t, stored, physical); err != nil {
+		return err
+	}
 	for _, c := range t.Columns[len(stored):] {
 		if !c.Nullable {
 			return Refuse(CodeInvalidSpec, "tables: %q: column %q must be nullable: it is appended to rows that have no value for it", t.Name, c.Name)
@@ -108,18 +121,33 @@ func (d *decider) growSyncular(t Table, physical PhysicalTable) error {
 			d.changes = append(d.changes, Step{Kind: StepAddColumn, Table: t.Name, Declared: t, Column: c})
 		}
 	}
-	if t.Materialize && len(stored) > 0 {
-		if _, typed := physical.column(stored[0].Name); !typed {
-			return Refuse(CodeInvalidSpec, "tables: %q: materialize cannot be switched on: its rows hold their columns only in the payload", t.Name)
-		}
-	}
 	if len(t.Columns) > len(stored) {
 		// Run twice this would corrupt every payload, so it is part of the transaction that moves the marker, planned from
 		// layouts read under the same lock.
 		d.changes = append(d.changes, Step{Kind: StepRewritePayload, Table: t.Name, Declared: t, OldColumns: len(stored), NewColumns: len(t.Columns)})
-		d.rewrote = true
 	}
 	return nil
+}
+
+// checkStoredColumns: the columns that the stored layout has stand beside the payload, or none of them does.
+func checkStoredColumns(t Table, stored []LayoutColumn, physical PhysicalTable) error {
+	if !t.Materialize {
+		return nil
+	}
+	var missing []string
+	for _, c := range stored {
+		if _, exists := physical.column(c.Name); !exists {
+			missing = append(missing, c.Name)
+		}
+	}
+	switch {
+	case len(missing) == 0:
+		return nil
+	case len(missing) == len(stored):
+		return Refuse(CodeInvalidSpec, "tables: %q: materialize cannot be switched on: its rows hold their columns only in the payload", t.Name)
+	default:
+		return Refuse(CodeLayoutMismatch, "tables: %q: column %q is in the stored layout, but does not exist in the database any more", t.Name, missing[0])
+	}
 }
 
 // planIndexes touches only what differs. Ours are those named IndexName and bare declared names; constraints own theirs.
@@ -192,7 +220,7 @@ func (f Facts) checkPlain(t Table, physical PhysicalTable, created map[string]bo
 		if !exists {
 			return fmt.Sprintf("column %q does not exist in the database", c.Name)
 		}
-		if problem := f.checkColumn(c, have, created[c.Name]); problem != "" {
+		if problem := f.checkColumn(c, have, physical, created[c.Name]); problem != "" {
 			return fmt.Sprintf("column %q %s", c.Name, problem)
 		}
 	}
@@ -203,8 +231,10 @@ func (f Facts) checkPlain(t Table, physical PhysicalTable, created map[string]bo
 	return ""
 }
 
-func (f Facts) checkColumn(c Column, have PhysicalColumn, created bool) string {
+func (f Facts) checkColumn(c Column, have PhysicalColumn, of PhysicalTable, created bool) string {
 	switch {
+	case created && !c.Nullable && !have.NotNull && !slices.Contains(of.Key, c.Name):
+		return "may be NULL, declared NOT NULL" // stricter than declared is fine: SQL of a later version may set NOT NULL
 	case c.SQLType != "":
 		if want := f.CanonicalTypes[c.SQLType]; have.Type != want {
 			return fmt.Sprintf("has type %s, declared %s", have.Type, want)

@@ -111,6 +111,8 @@ const HistoryApplied = "applied"
 type HistoryEntries struct {
 	Migration   string                       `json:"migration,omitempty"` // hash of the version's SQL
 	Checkpoints map[string]HistoryCheckpoint `json:"checkpoints,omitempty"`
+	// Fresh says that the database had no version before this one: what a lower version brings was never applied.
+	Fresh bool `json:"fresh,omitempty"`
 }
 
 // HistoryCheckpoint is a checkpoint that a version declared.
