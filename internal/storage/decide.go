@@ -389,7 +389,10 @@ func (d *decider) planCheckpoints() error {
 		if c.Version <= d.facts.stored() || c.Version > d.target.Version {
 			continue
 		}
-		if err := d.checkBackfillOf(c); err != nil {
+		if err := CheckDeclaration(c, d.target.Tables); err != nil {
+			return err
+		}
+		if err := d.checkKeyOf(c); err != nil {
 			return err
 		}
 		if listed := len(c.Partitions); listed > manyPartitions {
@@ -408,48 +411,12 @@ func (d *decider) planCheckpoints() error {
 // lock for each 100,000 (measured).
 const manyPartitions = 10000
 
-// checkBackfillOf: what a backfill of ours needs to know of its tables.
-func (d *decider) checkBackfillOf(c Checkpoint) error {
-	name := c.Backfill.Table()
-	if name == "" {
-		return nil
-	}
-	table, err := d.declaredTable(c, name)
-	if err != nil {
-		return err
-	}
-	if c.Backfill.Update != nil && table.Layout == Syncular {
-		return Refuse(CodeInvalidSpec, "checkpoints: %q: update is for Plain tables: in the Syncular table %q the payload counts, and changing it is the program's commit",
-			c.Name, name)
-	}
-	for _, source := range c.Sources {
-		if _, err := d.declaredTable(c, source.Table); err != nil {
-			return err
-		}
-		if source.Table != name && strings.TrimSpace(source.Keys) == "" {
-			return Refuse(CodeInvalidSpec, "checkpoints: %q: source %q needs keys: SQL that says which keys of %q a change of it concerns", c.Name, source.Table, name)
-		}
-	}
-	return d.checkKeyOf(c, table)
-}
-
-// declaredTable finds a table that a backfill of ours goes over or reads. Without a key its rows could not be told apart.
-func (d *decider) declaredTable(c Checkpoint, name string) (Table, error) {
-	i := slices.IndexFunc(d.target.Tables, func(t Table) bool { return t.Name == name })
-	if i < 0 {
-		return Table{}, Refuse(CodeInvalidSpec, "checkpoints: %q needs table %q, which tables does not declare", c.Name, name)
-	}
-	if len(d.target.Tables[i].Key()) == 0 {
-		return Table{}, Refuse(CodeInvalidSpec, "checkpoints: %q needs table %q, which declares no primaryKey", c.Name, name)
-	}
-	return d.target.Tables[i], nil
-}
-
 // checkKeyOf: paging needs a key that is unique and never NULL, or rows would be skipped in silence.
-func (d *decider) checkKeyOf(c Checkpoint, table Table) error {
+func (d *decider) checkKeyOf(c Checkpoint) error {
+	table, _ := findTable(d.target.Tables, c.Backfill.Table())
 	physical, exists := d.facts.Tables[table.Name]
 	if !exists {
-		return nil // created by this barrier, with its key
+		return nil // an external backfill, or a table that this barrier creates with its key
 	}
 	isKey := slices.Equal(physical.Key, table.Key()) || slices.ContainsFunc(physical.Unique, func(u []string) bool { return slices.Equal(u, table.Key()) })
 	if !isKey {

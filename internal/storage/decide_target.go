@@ -1,14 +1,9 @@
 package storage
 
 import (
-	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
-
-// MaxVersion is the highest schema version: the tables of the sync protocol keep some versions in 32 bits.
-const MaxVersion = 1<<31 - 1
 
 // checkTarget refuses what cannot be right whatever the database holds. A file has passed the same rules with better paths
 // (internal/manifest); a program that uses a Store itself has not. Names are judged before any lock: PostgreSQL would cut one
@@ -26,8 +21,8 @@ func (d *decider) checkTarget() error {
 
 func (d *decider) checkVersions() error {
 	version := d.target.Version
-	if version < 1 || version > MaxVersion {
-		return Refuse(CodeInvalidSpec, "version: %d is not between 1 and %d", version, MaxVersion)
+	if version < 1 || version > maxVersion {
+		return Refuse(CodeInvalidSpec, "version: %d is not between 1 and %d", version, maxVersion)
 	}
 	if m := d.target.MinWriterVersion; m != nil && (*m < 0 || *m > version) {
 		return Refuse(CodeInvalidSpec, "minWriterVersion: %d is not between 0 and version %d, so no program could write", *m, version)
@@ -125,38 +120,15 @@ func (d *decider) checkMigrations() error {
 	return nil
 }
 
+// checkCheckpoints: the rest of an entry is judged when its barrier declares it (CheckDeclaration); an older one may name tables that are
+// retired since.
 func (d *decider) checkCheckpoints() error {
 	seen := map[string]bool{}
 	for _, c := range d.target.Checkpoints {
-		switch {
-		case c.Name == "":
-			return Refuse(CodeInvalidSpec, "checkpoints: a checkpoint of version %d has no name", c.Version)
-		case seen[c.Name]:
+		if seen[c.Name] {
 			return Refuse(CodeInvalidSpec, "checkpoints: %q is declared twice", c.Name)
-		case len(c.Sources) == 0:
-			return Refuse(CodeInvalidSpec, "checkpoints: %q has no sources, so no change of them could ever be seen", c.Name)
 		}
 		seen[c.Name] = true
-		if err := checkCheckpoint(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func checkCheckpoint(c Checkpoint) error {
-	if slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Changes == Capture }) {
-		return Refuse(CodeInvalidSpec, "checkpoints: %q: changes: Capture is not available in this version of Syncbarrier", c.Name)
-	}
-	seen := make(map[string]bool, len(c.Partitions))
-	for _, partition := range c.Partitions {
-		if err := CheckPartition(partition); err != nil {
-			return &Error{Code: CodeInvalidSpec, Message: "checkpoints: " + strconv.Quote(c.Name) + ": partitions", Err: err}
-		}
-		if seen[partition] {
-			return Refuse(CodeInvalidSpec, "checkpoints: %q: partitions: %.40q is there twice", c.Name, partition)
-		}
-		seen[partition] = true
 	}
 	return nil
 }

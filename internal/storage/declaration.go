@@ -50,13 +50,15 @@ func (d declaration) checkName() error {
 
 func (d declaration) checkPartitions() error {
 	onlyDefault := true
-	for i, partition := range d.checkpoint.Partitions {
+	seen := make(map[string]bool, len(d.checkpoint.Partitions))
+	for _, partition := range d.checkpoint.Partitions {
 		if err := CheckPartition(partition); err != nil {
 			return err
 		}
-		if slices.Contains(d.checkpoint.Partitions[:i], partition) {
+		if seen[partition] {
 			return d.refuse("partition %q is listed twice", partition)
 		}
+		seen[partition] = true
 		onlyDefault = onlyDefault && partition == DefaultPartition
 	}
 	if onlyDefault {
