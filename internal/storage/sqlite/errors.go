@@ -1,0 +1,109 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+
+	modernc "modernc.org/sqlite"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Result codes that decide something (https://www.sqlite.org/rescode.html).
+const (
+	codeError        = 1
+	codeBusy         = 5
+	codeLocked       = 6
+	codeReadOnly     = 8
+	codeInterrupt    = 9
+	codeIO           = 10
+	codeCorrupt      = 11
+	codeFull         = 13
+	codeCannotOpen   = 14
+	codeConstraint   = 19
+	codeAuth         = 23
+	codeNotADatabase = 26
+	codeBusySnapshot = 517 // a reader that wants to write after somebody else did
+)
+
+// codeOfResult maps primary results that mean the same wherever they appear.
+var codeOfResult = map[int]storage.Code{
+	codeBusy:         storage.CodeLockTimeout,
+	codeLocked:       storage.CodeLockTimeout,
+	codeReadOnly:     storage.CodeReadOnly,
+	codeInterrupt:    storage.CodeCancelled,
+	codeIO:           storage.CodeConnectionLost,
+	codeFull:         storage.CodeConnectionLost, // passes once there is room on the disk
+	codeCannotOpen:   storage.CodeReadOnly,       // a journal cannot be made beside the file
+	codeNotADatabase: storage.CodeInvalidSpec,
+}
+
+// translate is the one place where what SQLite says becomes a *storage.Error. what says what was being done to what. An error that
+// has a *storage.Error in its chain is returned as it is; nil stays nil.
+func translate(err error, what string) error {
+	var known *storage.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	if raised := raisedByUs(err, what); raised != nil {
+		return raised
+	}
+	code := storage.CodeInternal
+	var result *modernc.Error
+	switch {
+	case errors.As(err, &result):
+		if mapped, ok := codeOfResult[primaryCode(err)]; ok {
+			code = mapped
+		}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = storage.CodeCancelled
+	}
+	return &storage.Error{Code: code, Message: what, Err: err}
+}
+
+var raisedCode = regexp.MustCompile(`sync\.storage\.[a-z_]+`)
+
+// raisedByUs gives the error of our own triggers, which raise the bare code as message.
+func raisedByUs(err error, what string) error {
+	if primaryCode(err) != codeConstraint {
+		return nil
+	}
+	code := raisedCode.FindString(err.Error())
+	if code == "" {
+		return nil
+	}
+	return &storage.Error{Code: storage.Code(code), Message: what + ": the database refused it"}
+}
+
+// translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
+// CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong.
+func translateUserSQL(err error, what string) error {
+	var known *storage.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	translated := translate(err, what)
+	if storage.CodeOf(translated) != storage.CodeInternal {
+		return translated
+	}
+	code := storage.CodeInvalidSQL
+	// VACUUM and its like say so in words only; their result is the general one.
+	if primaryCode(err) == codeError && strings.Contains(err.Error(), "within a transaction") {
+		code = storage.CodeNotTransactional
+	}
+	return &storage.Error{Code: code, Message: what, Err: err}
+}
+
+// extendedCode gives SQLite's result code of the error in the chain, 0 if there is none.
+func extendedCode(err error) int {
+	var result *modernc.Error
+	if errors.As(err, &result) {
+		return result.Code()
+	}
+	return 0
+}
+
+// primaryCode is the extended code without its details.
+func primaryCode(err error) int { return extendedCode(err) & 0xff }
