@@ -1,0 +1,57 @@
+package barrier_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/internal/barrier"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func TestAPauseIsAtLeastFourTimesTheTimeJustWaitedForALock(t *testing.T) {
+	refused := storage.Refuse(storage.CodeLockTimeout, "lock sync_partitions")
+	for _, waited := range []time.Duration{0, 100 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
+		for attempt := 1; attempt < 40; attempt++ {
+			if pause := barrier.Pause(attempt, waited, refused, 0); pause < 4*waited {
+				t.Errorf("attempt %d waited %s in the queue and pauses only %s", attempt, waited, pause)
+			}
+		}
+	}
+}
+
+func TestPausesGrowAndAreBounded(t *testing.T) {
+	refused := storage.Refuse(storage.CodeConnectionLost, "connect")
+	last := time.Duration(0)
+	for attempt := 1; attempt < 100; attempt++ {
+		pause := barrier.Pause(attempt, 0, refused, 0)
+		if pause < last {
+			t.Errorf("attempt %d pauses %s, the one before %s", attempt, pause, last)
+		}
+		if longest := barrier.Pause(attempt, 0, refused, 1); longest > 45*time.Second {
+			t.Errorf("attempt %d pauses %s with the most jitter", attempt, longest)
+		}
+		last = pause
+	}
+	if last != 30*time.Second {
+		t.Errorf("the longest pause is %s without jitter, want 30s", last)
+	}
+}
+
+func TestALostAcknowledgementIsAskedAboutAtOnce(t *testing.T) {
+	if pause := barrier.Pause(12, time.Minute, storage.Refuse(storage.CodeCommitUnknown, "commit"), 0); pause > time.Second {
+		t.Errorf("paused %s", pause)
+	}
+}
+
+func TestTheNextAttemptWaitsFirstForTheTableThatWasRefused(t *testing.T) {
+	refused := storage.Refuse(storage.CodeLockTimeout, "lock todos")
+	refused.Table = "todos"
+	next := barrier.Next(storage.Attempt{Number: 3, First: "sync_commits"}, errors.Join(errors.New("attempt"), refused))
+	if next.Number != 4 || next.First != "todos" {
+		t.Errorf("next attempt is %+v", next)
+	}
+	if next := barrier.Next(next, errors.New("no lock at all")); next.First != "" {
+		t.Errorf("an attempt that no lock refused is followed by %+v", next)
+	}
+}
