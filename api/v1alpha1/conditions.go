@@ -124,8 +124,7 @@ const (
 
 	// ReasonMigrated appears when it does.
 	ReasonMigrated = "Migrated"
-	// ReasonMigrationPending appears, here and on Fenced and GateOpen, while the barrier, or the last step of Online, is still to
-	// come.
+	// ReasonMigrationPending appears while the barrier, or the last step of Online, is still to come, on Fenced and GateOpen too.
 	ReasonMigrationPending = "MigrationPending"
 )
 

@@ -4,7 +4,7 @@ package v1alpha1
 //
 // +kubebuilder:validation:XValidation:rule="has(self.postgres)",message="postgres is required: in a cluster Syncbarrier serves PostgreSQL; a SQLite file is served by the command line (--database sqlite:PATH)"
 type Database struct {
-	// postgres is a PostgreSQL database, of major version 14 to 18. It must be set: no other kind is served in a cluster.
+	// postgres is a PostgreSQL database, of major version 14 to 18. It cannot be omitted: no other kind is served in a cluster.
 	// +optional
 	Postgres *PostgresDatabase `json:"postgres,omitempty"`
 }

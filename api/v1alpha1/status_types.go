@@ -14,8 +14,8 @@ type SyncSchemaStatus struct {
 	// +kubebuilder:validation:items:XValidation:rule="!has(self.observedGeneration) || self.observedGeneration <= 9007199254740991",message="observedGeneration must fit into 53 bits"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// observedGeneration is the generation of the spec that the status speaks of, moved on success and on failure alike. -1
-	// means that the operator has not looked yet.
+	// observedGeneration is the generation of the spec that the status speaks of, moved on success and on failure alike. -1,
+	// which an omitted status gets, means that the operator has not looked yet.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=9007199254740991
@@ -255,8 +255,8 @@ type BackfillCheckpointStatus struct {
 	// +kubebuilder:validation:items:XValidation:rule="!has(self.observedGeneration) || self.observedGeneration <= 9007199254740991",message="observedGeneration must fit into 53 bits"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// observedGeneration is the generation of the spec that the status speaks of, moved on success and on failure alike. -1
-	// means that the operator has not looked yet.
+	// observedGeneration is the generation of the spec that the status speaks of, moved on success and on failure alike. -1,
+	// which an omitted status gets, means that the operator has not looked yet.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=9007199254740991

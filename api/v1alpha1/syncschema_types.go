@@ -31,7 +31,7 @@ type SyncSchema struct {
 	Spec SyncSchemaSpec `json:"spec"`
 
 	// status mirrors what the database said last. It is written by the operator only and is rebuilt from the database when it
-	// is lost. An observedGeneration of -1 means that the operator has not looked yet.
+	// is lost. If omitted it gets an observedGeneration of -1: the operator has not looked yet.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status SyncSchemaStatus `json:"status,omitzero"`

@@ -1,0 +1,20 @@
+package manifest
+
+import (
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+)
+
+// The schema accepts all of docs/design.md section 7. What this version of Syncbarrier cannot do yet is refused here, one
+// function for each, and nowhere else.
+
+// onlineUnavailable refuses strategy Online.
+func onlineUnavailable(spec *field.Path) *field.Error {
+	return field.Invalid(spec.Child("strategy", "type"), v1alpha1.StrategyOnline, "strategy Online is not available in this version of Syncbarrier")
+}
+
+// captureUnavailable refuses a source whose changes triggers would have to capture.
+func captureUnavailable(source *field.Path) *field.Error {
+	return field.Invalid(source.Child("changes"), v1alpha1.ChangesCapture, "changes: Capture is not available in this version of Syncbarrier")
+}
