@@ -54,6 +54,7 @@ type hashedCheckpoint struct {
 	Update     *hashedUpdate  `json:"update,omitempty"`
 	Statement  *hashedApply   `json:"statement,omitempty"`
 	Job        bool           `json:"job,omitempty"`
+	Template   string         `json:"jobTemplate,omitempty"`
 	Verify     []hashedVerify `json:"verify,omitempty"`
 }
 
@@ -137,7 +138,9 @@ func hashTable(t Table) hashedTable {
 }
 
 func hashCheckpoint(c Checkpoint) hashedCheckpoint {
-	h := hashedCheckpoint{Name: c.Name, Version: c.Version, Partitions: sorted(c.Partitions), Job: c.Backfill.Job}
+	h := hashedCheckpoint{
+		Name: c.Name, Version: c.Version, Partitions: sorted(c.Partitions), Job: c.Backfill.Job, Template: c.Backfill.JobTemplate,
+	}
 	for _, s := range sortedBy(c.Sources, func(s Source) string { return s.Table }) {
 		h.Sources = append(h.Sources, hashedSource{Table: s.Table, Changes: s.Changes, Columns: sorted(s.Columns), Keys: NormaliseSQL(s.Keys)})
 	}

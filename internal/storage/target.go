@@ -163,6 +163,9 @@ type Backfill struct {
 	Update    *Update    `json:"update,omitempty"`
 	Statement *Statement `json:"statement,omitempty"`
 	Job       bool       `json:"job,omitempty"` // a user's container does the work
+	// JobTemplate is the container's partial pod template, as canonical JSON: object keys in order, no white space. Empty
+	// where the file says nothing of it.
+	JobTemplate string `json:"jobTemplate,omitempty"`
 }
 
 // External says that a program of the user's own does the work.
