@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// readTimeout bounds one statement of readOnce.
+const readTimeout = 10 * time.Second
+
+// readOnce runs one reading statement: one snapshot, one round trip, no transaction block. The settings it needs go ahead of it in the
+// same implicit transaction and end with it (PostgreSQL manual, "Pipelining": everything up to Sync is one transaction), so nothing is
+// left in the session. collect reads the rows; it may be called twice, since a plan that went stale by a change of a table
+// is tried again.
+func (s *Store) readOnce(ctx context.Context, what string, collect func(pgx.Rows) error, sql string, arguments ...any) error {
+	err := s.tryReadOnce(ctx, what, collect, sql, arguments...)
+	if isStalePlan(err) {
+		err = s.tryReadOnce(ctx, what, collect, sql, arguments...)
+	}
+	return translate(err, what)
+}
+
+// readSettings: with row security on, a policy that hides rows from us would make an empty answer of a refusal.
+var readSettings = fmt.Sprintf(`
+	SELECT set_config('row_security', 'off', true),
+	       set_config('lock_timeout', '%d', true),
+	       set_config('statement_timeout', '%d', true)`, milliseconds(defaultLockTimeout), milliseconds(readTimeout))
+
+func (s *Store) tryReadOnce(ctx context.Context, what string, collect func(pgx.Rows) error, sql string, arguments ...any) (err error) {
+	conn, err := s.acquire(ctx, what)
+	if err != nil {
+		return err
+	}
+	defer func() { release(ctx, conn, false) }()
+
+	batch := &pgx.Batch{}
+	batch.Queue(readSettings)
+	batch.Queue(sql, arguments...)
+	results := conn.SendBatch(ctx, batch)
+	defer func() {
+		if closed := results.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if err := collect(rows); err != nil {
+		return err
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// scanRow makes collect for a statement that returns exactly one row.
+func scanRow(targets ...any) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		if !rows.Next() {
+			if err := rows.Err(); err != nil {
+				return err
+			}
+			return pgx.ErrNoRows
+		}
+		return rows.Scan(targets...)
+	}
+}
+
+// nowMS is the database's clock in milliseconds. It decides nothing; it is there for people.
+const nowMS = `(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
