@@ -17,7 +17,8 @@ demo: ## Show a schema change with its barrier, from start to end, on a database
 	./hack/demo.sh
 
 .PHONY: test
-test: ## Check that generated files are current, and run all tests against real databases.
+test: ## Check that generated files are current, and run all tests against real databases (installs what is missing).
+	./hack/install-tools.sh
 	./hack/check-generated.sh
 	./hack/test.sh
 
