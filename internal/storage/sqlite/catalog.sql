@@ -87,10 +87,12 @@ CREATE TABLE IF NOT EXISTS sync_barrier_history(
   raised TEXT NOT NULL
 );
 
--- Who manages this database schema (empty name: nobody yet), the number of this catalog, and which database it is.
+-- Who manages this database schema (empty name: nobody yet), the number of this catalog, and which database it is. revision names the
+-- texts of catalog, fence and guards that were installed last: where it is the installer's own, a difference is somebody's doing.
 CREATE TABLE IF NOT EXISTS sync_barrier_owner(
   id INTEGER PRIMARY KEY CHECK (id = 1),
   protocol INTEGER NOT NULL,
+  revision TEXT NOT NULL,
   cluster TEXT NOT NULL,
   namespace TEXT NOT NULL,
   name TEXT NOT NULL,
@@ -140,3 +142,16 @@ CREATE TABLE IF NOT EXISTS sync_backfill_leftovers(
   PRIMARY KEY(checkpoint, partition, row_key)
 );
 
+
+-- The log asked by table: coverage must not walk the log (docs/design.md section 3).
+CREATE INDEX IF NOT EXISTS syncbarrier_changes_by_table
+  ON sync_changes(partition, tbl, commit_seq);
+
+-- SQLite only: what an INSERT OR REPLACE is about to replace; see guards.sql.
+CREATE TABLE IF NOT EXISTS sync_barrier_replaced(
+  tbl TEXT NOT NULL,
+  row_key TEXT NOT NULL,
+  first_value INTEGER NOT NULL,
+  second_value INTEGER NOT NULL,
+  PRIMARY KEY(tbl, row_key)
+);

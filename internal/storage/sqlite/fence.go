@@ -1,0 +1,181 @@
+package sqlite
+
+import (
+	"context"
+	_ "embed"
+	"strings"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+//go:embed fence.sql
+var fenceSQL string
+
+//go:embed guards.sql
+var guardsSQL string
+
+// trigger is one of our triggers as it must stand in sqlite_master.
+type trigger struct {
+	name  string
+	table string
+	sql   string
+}
+
+// triggers are all of ours, in the order in which they are installed.
+var triggers = append(parseTriggers(fenceSQL), parseTriggers(guardsSQL)...)
+
+const triggerPrefix = "syncbarrier_"
+
+// parseTriggers splits a file of ours into its statements. SQLite keeps the text of a trigger from its name on, byte for byte.
+func parseTriggers(file string) []trigger {
+	var parsed []trigger
+	for part := range strings.SplitSeq(file, "\nEND;\n") {
+		start := strings.Index(part, "CREATE TRIGGER ")
+		if start < 0 {
+			continue
+		}
+		text := part[start:] + "\nEND"
+		words := strings.Fields(text) // CREATE TRIGGER name BEFORE INSERT ON table
+		parsed = append(parsed, trigger{name: words[2], table: words[6], sql: text})
+	}
+	return parsed
+}
+
+// installTriggers puts fence and guards in place and returns the names of those that it had to put back. One that stands as it should is not
+// touched; one that differs is replaced inside the caller's transaction, so that no other connection ever sees the table without it.
+func installTriggers(ctx context.Context, q querier) ([]string, error) {
+	standing, err := readTriggers(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	var installed []string
+	for _, t := range triggers {
+		have, exists := standing[t.name]
+		if have == t {
+			continue
+		}
+		if exists {
+			if _, err := q.ExecContext(ctx, "DROP TRIGGER "+quoteIdentifier(t.name)); err != nil {
+				return nil, translate(err, "replace trigger "+t.name)
+			}
+		}
+		if _, err := q.ExecContext(ctx, t.sql); err != nil {
+			return nil, translate(err, "create trigger "+t.name+" on "+t.table)
+		}
+		installed = append(installed, t.name)
+	}
+	return installed, nil
+}
+
+// readTriggers gives the triggers of the file by name.
+func readTriggers(ctx context.Context, q querier) (map[string]trigger, error) {
+	rows, err := q.QueryContext(ctx, `
+		SELECT name, tbl_name, sql
+		FROM sqlite_master
+		WHERE type = 'trigger'`)
+	if err != nil {
+		return nil, translate(err, "read the triggers")
+	}
+	defer func() { _ = rows.Close() }()
+	standing := map[string]trigger{}
+	for rows.Next() {
+		var t trigger
+		if err := rows.Scan(&t.name, &t.table, &t.sql); err != nil {
+			return nil, translate(err, "read the triggers")
+		}
+		standing[t.name] = t
+	}
+	return standing, translate(rows.Err(), "read the triggers")
+}
+
+// readFence gives the minimum writer version for all; ok is false where the row '*' is missing.
+func readFence(ctx context.Context, q querier) (minimum int64, ok bool, err error) {
+	err = q.QueryRowContext(ctx, `
+		SELECT required_writer_version
+		FROM sync_writer_fence
+		WHERE partition = ?`, storage.AllPartitions).Scan(&minimum)
+	if noRows(err) {
+		return 0, false, nil
+	}
+	return minimum, err == nil, translate(err, "read sync_writer_fence")
+}
+
+// raiseFence raises the minimum writer versions, the one for all and those of single partitions, and gives the positions of the log at
+// which that happened. Nothing goes down: what is higher already stays.
+func raiseFence(ctx context.Context, q querier, raise map[string]int64) (map[string]int64, error) {
+	raised := map[string]int64{}
+	for _, partition := range sortedKeys(raise) {
+		if _, err := q.ExecContext(ctx, `
+			INSERT INTO sync_writer_fence(partition, required_writer_version)
+			VALUES (?, ?)
+			ON CONFLICT(partition) DO UPDATE
+			SET required_writer_version = excluded.required_writer_version
+			WHERE excluded.required_writer_version > sync_writer_fence.required_writer_version`,
+			partition, raise[partition]); err != nil {
+			return nil, translate(err, "raise the fence of partition "+partition)
+		}
+		if err := notePositions(ctx, q, partition, raised); err != nil {
+			return nil, err
+		}
+	}
+	return raised, nil
+}
+
+// notedPositions bounds how many positions one raise for all partitions notes: the lock must not be held longer the more partitions
+// there are.
+const notedPositions = 1000
+
+// notePositions notes where the log of a partition stood. For all partitions that is the sum, and each one's own position as long as
+// there are not too many.
+func notePositions(ctx context.Context, q querier, partition string, raised map[string]int64) error {
+	if partition != storage.AllPartitions {
+		var position int64
+		err := q.QueryRowContext(ctx, `
+			SELECT max_commit_seq
+			FROM sync_partitions
+			WHERE partition = ?`, partition).Scan(&position)
+		if err != nil && !noRows(err) {
+			return translate(err, "read the position of partition "+partition)
+		}
+		raised[partition] = position
+		return nil
+	}
+	var partitions, sum int64
+	err := q.QueryRowContext(ctx, `
+		SELECT count(*), coalesce(sum(max_commit_seq), 0)
+		FROM sync_partitions`).Scan(&partitions, &sum)
+	if err != nil {
+		return translate(err, "read the positions of all partitions")
+	}
+	raised[storage.AllPartitions] = sum
+	if partitions > notedPositions {
+		return nil
+	}
+	positions, err := readPositions(ctx, q)
+	for key, position := range positions {
+		raised[key] = position
+	}
+	return err
+}
+
+// readPositions gives the last commit of every partition.
+func readPositions(ctx context.Context, q querier) (map[string]int64, error) {
+	rows, err := q.QueryContext(ctx, `
+		SELECT partition, max_commit_seq
+		FROM sync_partitions
+		WHERE partition IS NOT NULL`)
+	if err != nil {
+		return nil, translate(err, "read sync_partitions")
+	}
+	defer func() { _ = rows.Close() }()
+	positions := map[string]int64{}
+	for rows.Next() {
+		var partition string
+		var position int64
+		if err := rows.Scan(&partition, &position); err != nil {
+			return nil, translate(err, "read sync_partitions")
+		}
+		positions[partition] = position
+	}
+	return positions, translate(rows.Err(), "read sync_partitions")
+}
