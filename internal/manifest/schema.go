@@ -104,8 +104,16 @@ func (s *resourceSchema) admit(object map[string]any) field.ErrorList {
 		return errs // the rules may take the types for granted
 	}
 	ruleErrs, _ := s.rules.Validate(context.Background(), nil, s.structural, object, nil, celconfig.RuntimeCELCostBudget)
+	for _, err := range ruleErrs {
+		if err.Field == noPath {
+			err.Field = "metadata.name" // what our rules on the root are about; a definition cannot give them this path
+		}
+	}
 	return append(errs, ruleErrs...)
 }
+
+// noPath is how the API server's libraries write the path of the object itself.
+var noPath = (*field.Path)(nil).String()
 
 // prune finds unknown fields and drops nulls that stand for "omitted".
 func (s *resourceSchema) prune(object map[string]any) field.ErrorList {

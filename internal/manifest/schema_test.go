@@ -44,7 +44,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a namespace in a reference":        {spec("  database: {postgres: {urlFrom: {secretKeyRef: {name: a, key: b, namespace: c}}}}\n"), []string{"spec.database.postgres.urlFrom.secretKeyRef.namespace: Forbidden"}},
 		"no name":                           {[2]string{"name: clinic, ", ""}, []string{"line 3: metadata.name: Required value"}},
 		"a name with capitals":              {[2]string{"name: clinic,", "name: Clinic,"}, []string{`metadata.name: Invalid value: "Clinic"`}},
-		"a name of 64 characters":           {[2]string{"name: clinic,", "name: " + strings.Repeat("c", 64) + ","}, []string{"metadata.name must be at most 63 characters"}},
+		"a name of 64 characters":           {[2]string{"name: clinic,", "name: " + strings.Repeat("c", 64) + ","}, []string{"line 3: metadata.name: Invalid value", "metadata.name must be at most 63 characters"}},
 		"metadata that is a list":           {[2]string{"{name: clinic, namespace: shop}", "[a]"}, []string{"line 3: metadata: "}},
 		"no spec":                           {[2]string{clinic[strings.Index(clinic, "spec:"):], ""}, []string{"spec: Required value"}},
 		"a spec that is a text":             {[2]string{clinic[strings.Index(clinic, "spec:"):], "spec: hello\n"}, []string{"line 4: spec: Invalid value", "must be of type object"}},
@@ -138,6 +138,30 @@ func TestTheSchemaRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(strings.NewReader(edit(t, clinic, test.change[0], test.change[1])), "clinic.yaml")
 			wantInvalid(t, err, test.parts...)
+		})
+	}
+}
+
+func TestNoErrorRepeatsWhatCouldBeASecret(t *testing.T) {
+	const secret = "S3CRET"
+	for name, database := range map[string]string{
+		"an address where a reference belongs":  "{postgres: {urlFrom: 'postgres://op:S3CRET@db/x'}}",
+		"an address where a group belongs":      "{postgres: 'postgres://op:S3CRET@db/x'}",
+		"an address where a database belongs":   "'postgres://op:S3CRET@db/x'",
+		"a password where a reference belongs":  "{postgres: {connection: {host: a, database: b, userFrom: {secretKeyRef: {name: a, key: b}}, passwordFrom: S3CRET}}}",
+		"a field for a password":                "{postgres: {connection: {host: a, database: b, userFrom: {secretKeyRef: {name: a, key: b}}, password: S3CRET}}}",
+		"a field for an address":                "{postgres: {url: 'postgres://op:S3CRET@db/x'}}",
+		"a list of passwords":                   "{postgres: {urlFrom: {secretKeyRef: [S3CRET]}}}",
+		"a password in an address out of place": "{postgres: {urlFrom: {secretKeyRef: {name: a, key: b}}, host: 'postgres://op:S3CRET@db/x'}}",
+		"malformed YAML":                        "{postgres: S3CRET",
+		"a key twice":                           "{postgres: S3CRET, postgres: S3CRET}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse(strings.NewReader(clinic+"  database: "+database+"\n"), "clinic.yaml")
+			wantInvalid(t, err)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error is %v", err)
+			}
 		})
 	}
 }
