@@ -88,16 +88,23 @@ func readTriggers(ctx context.Context, q querier) (map[string]trigger, error) {
 	return standing, translate(rows.Err(), "read the triggers")
 }
 
-// readFence gives the minimum writer version for all; ok is false where the row '*' is missing.
-func readFence(ctx context.Context, q querier) (minimum int64, ok bool, err error) {
+// readFence gives the minimum writer version for all; exists is false where the row '*' is missing. CodeFenceBroken if it holds no number,
+// which only a program that had removed the guards can have written.
+func readFence(ctx context.Context, q querier) (minimum int64, exists bool, err error) {
+	var kind string
 	err = q.QueryRowContext(ctx, `
-		SELECT required_writer_version
+		SELECT typeof(required_writer_version), CAST(required_writer_version AS INTEGER)
 		FROM sync_writer_fence
-		WHERE partition = ?`, storage.AllPartitions).Scan(&minimum)
-	if noRows(err) {
+		WHERE partition = ?`, storage.AllPartitions).Scan(&kind, &minimum)
+	switch {
+	case noRows(err):
 		return 0, false, nil
+	case err != nil:
+		return 0, false, translate(err, "read sync_writer_fence")
+	case kind != "integer":
+		return 0, true, storage.Refuse(storage.CodeFenceBroken, "row '*' of sync_writer_fence holds %s instead of a number", kind)
 	}
-	return minimum, err == nil, translate(err, "read sync_writer_fence")
+	return minimum, true, nil
 }
 
 // raiseFence raises the minimum writer versions, the one for all and those of single partitions, and gives the positions of the log at
@@ -114,41 +121,39 @@ func raiseFence(ctx context.Context, q querier, raise map[string]int64) (map[str
 			partition, raise[partition]); err != nil {
 			return nil, translate(err, "raise the fence of partition "+partition)
 		}
-		if err := notePositions(ctx, q, partition, raised); err != nil {
+		if err := recordPositions(ctx, q, partition, raised); err != nil {
 			return nil, err
 		}
 	}
 	return raised, nil
 }
 
-// notedPositions bounds how many positions one raise for all partitions notes: the lock must not be held longer the more partitions
-// there are.
-const notedPositions = 1000
+// maxRecordedPositions is up to how many partitions a raise for all notes the log position of each, so that commits that got past a
+// weakened fence later can be counted. The lock must not be held longer the more partitions there are.
+const maxRecordedPositions = 1000
 
-// notePositions notes where the log of a partition stood. For all partitions that is the sum, and each one's own position as long as
-// there are not too many.
-func notePositions(ctx context.Context, q querier, partition string, raised map[string]int64) error {
+// recordPositions notes where the log of a partition stands. For all partitions that is the sum under storage.AllPartitions and, of up to
+// 1,000 partitions, each that is above 0. So where the single ones add up to the sum, the list is complete.
+func recordPositions(ctx context.Context, q querier, partition string, raised map[string]int64) error {
 	if partition != storage.AllPartitions {
 		var position int64
 		err := q.QueryRowContext(ctx, `
-			SELECT max_commit_seq
+			SELECT coalesce(max(max_commit_seq), 0)
 			FROM sync_partitions
 			WHERE partition = ?`, partition).Scan(&position)
-		if err != nil && !noRows(err) {
-			return translate(err, "read the position of partition "+partition)
-		}
 		raised[partition] = position
-		return nil
+		return translate(err, "read the position of partition "+partition)
 	}
 	var partitions, sum int64
 	err := q.QueryRowContext(ctx, `
 		SELECT count(*), coalesce(sum(max_commit_seq), 0)
-		FROM sync_partitions`).Scan(&partitions, &sum)
+		FROM sync_partitions
+		WHERE max_commit_seq > 0`).Scan(&partitions, &sum)
 	if err != nil {
 		return translate(err, "read the positions of all partitions")
 	}
 	raised[storage.AllPartitions] = sum
-	if partitions > notedPositions {
+	if partitions > maxRecordedPositions {
 		return nil
 	}
 	positions, err := readPositions(ctx, q)
@@ -158,12 +163,24 @@ func notePositions(ctx context.Context, q querier, partition string, raised map[
 	return err
 }
 
-// readPositions gives the last commit of every partition.
+// isComplete says whether positions of a raise for all name every partition that had commits.
+func isComplete(raised map[string]int64) bool {
+	var sum int64
+	for partition, position := range raised {
+		if partition != storage.AllPartitions {
+			sum += position
+		}
+	}
+	return sum == raised[storage.AllPartitions]
+}
+
+// readPositions gives the last commit of every partition that has any.
 func readPositions(ctx context.Context, q querier) (map[string]int64, error) {
 	rows, err := q.QueryContext(ctx, `
 		SELECT partition, max_commit_seq
 		FROM sync_partitions
-		WHERE partition IS NOT NULL`)
+		WHERE max_commit_seq > 0
+		  AND partition IS NOT NULL`)
 	if err != nil {
 		return nil, translate(err, "read sync_partitions")
 	}

@@ -1,0 +1,229 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// protocolTrigger is the sync protocol's own fence. A program that follows the protocol creates it at each start; it is left alone.
+const protocolTrigger = "sync_commits_writer_fence"
+
+// CheckFence finds each way in which fence and guards are weakened, and counts the commits that were stored below the fence since it was
+// raised, which no check of triggers would show. CodeFenceBroken without a catalog, CodeNewerCatalog.
+func (s *Store) CheckFence(ctx context.Context) (report storage.FenceReport, err error) {
+	err = s.inTx(ctx, "check the fence of "+s.path, false, func(ctx context.Context, tx *sql.Conn) error {
+		report, err = s.fenceReport(ctx, tx)
+		return err
+	})
+	return report, err
+}
+
+// fenceReport is CheckFence inside somebody's transaction.
+func (s *Store) fenceReport(ctx context.Context, q querier) (storage.FenceReport, error) {
+	objects, err := readObjects(ctx, q)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	recorded, err := readOwner(ctx, q, objects)
+	switch {
+	case err != nil:
+		return storage.FenceReport{}, err
+	case recorded.protocol == 0:
+		return storage.FenceReport{}, storage.Refuse(storage.CodeFenceBroken, "%s has no Syncbarrier catalog, so it has no fence", s.path).
+			WithHint("apply a schema version first")
+	case recorded.protocol > storage.CatalogProtocol:
+		return storage.FenceReport{}, newerCatalog(recorded.protocol)
+	}
+	findings, err := checkTriggers(ctx, q, objects)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	minimum, _, err := readFence(ctx, q)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	gotIn, err := countGotIn(ctx, q, objects)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	if gotIn > 0 {
+		findings = append(findings, storage.FenceFinding{
+			Object: "table sync_commits", Rows: gotIn, Repairable: true,
+			Problem: fmt.Sprintf("%d commits below the fence were stored since it was raised", gotIn),
+		})
+	}
+	return storage.FenceReport{MinWriterVersion: minimum, Findings: findings, GotIn: gotIn}, nil
+}
+
+func newerCatalog(protocol int) error {
+	return storage.Refuse(storage.CodeNewerCatalog, "the catalog of this database has protocol %d, this program knows up to %d",
+		protocol, storage.CatalogProtocol).WithHint("use the newer Syncbarrier that wrote it")
+}
+
+// checkTriggers finds what is not as we installed it, without looking at the log: it is cheap enough for every barrier.
+func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]storage.FenceFinding, error) {
+	standing, err := readTriggers(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	var findings []storage.FenceFinding
+	for _, t := range triggers {
+		have, exists := standing[t.name]
+		switch {
+		case !exists:
+			findings = append(findings, missingTrigger(t))
+		case have != t:
+			findings = append(findings, storage.FenceFinding{
+				Object: "trigger " + t.name + " on " + have.table, Repairable: true, Problem: "it is not the one that was installed",
+			})
+		}
+	}
+	for _, name := range sortedKeys(standing) {
+		if finding, found := foreignTrigger(standing[name]); found {
+			findings = append(findings, finding)
+		}
+	}
+	for _, check := range []func(context.Context, querier, schemaObjects) ([]storage.FenceFinding, error){
+		checkVersionColumn, checkFenceRow, checkMarker,
+	} {
+		more, err := check(ctx, q, objects)
+		if err != nil {
+			return nil, err
+		}
+		findings = append(findings, more...)
+	}
+	return findings, nil
+}
+
+func missingTrigger(t trigger) storage.FenceFinding {
+	return storage.FenceFinding{Object: "trigger " + t.name + " on " + t.table, Repairable: true, Problem: "it is missing"}
+}
+
+// foreignTrigger finds another program's trigger that has to do with the writer version. No trigger of SQLite can change a row before
+// it is judged, and ours judges what a trigger writes afterwards; but whoever wrote one means to get round the fence.
+func foreignTrigger(t trigger) (storage.FenceFinding, bool) {
+	ours := strings.HasPrefix(t.name, triggerPrefix) || t.name == protocolTrigger
+	if ours || fold(t.table) != "sync_commits" || !strings.Contains(fold(t.sql), "writer_version") {
+		return storage.FenceFinding{}, false
+	}
+	return storage.FenceFinding{Object: "trigger " + t.name + " on " + t.table, Problem: "it is another program's and has to do with writer_version"}, true
+}
+
+// checkVersionColumn: a default would hand a version to a writer that has none.
+func checkVersionColumn(ctx context.Context, q querier, _ schemaObjects) ([]storage.FenceFinding, error) {
+	var value sql.NullString
+	var hidden int
+	err := q.QueryRowContext(ctx, `
+		SELECT dflt_value, hidden
+		FROM pragma_table_xinfo('sync_commits')
+		WHERE name = 'writer_version' COLLATE NOCASE`).Scan(&value, &hidden)
+	finding := storage.FenceFinding{Object: "column sync_commits.writer_version"}
+	switch {
+	case noRows(err):
+		finding.Problem = "it is missing, so no commit can carry a writer version"
+	case err != nil:
+		return nil, translate(err, "read the columns of sync_commits")
+	case hidden != 0:
+		finding.Problem = "it is generated, so a writer does not set it"
+	case value.Valid && fold(value.String) != "null":
+		finding.Problem = "it has a default, which hides that a writer gave no version"
+	default:
+		return nil, nil
+	}
+	return []storage.FenceFinding{finding}, nil
+}
+
+// checkFenceRow compares the fence for all with the highest that a barrier ever raised it to.
+func checkFenceRow(ctx context.Context, q querier, objects schemaObjects) ([]storage.FenceFinding, error) {
+	minimum, exists, err := readFence(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	finding := storage.FenceFinding{Object: "row '*' of sync_writer_fence", Repairable: true}
+	if !exists {
+		finding.Problem = "it is missing, so every writer is refused"
+		return []storage.FenceFinding{finding}, nil
+	}
+	wanted, err := highestFence(ctx, q, objects)
+	if err != nil || minimum >= wanted {
+		return nil, err
+	}
+	finding.Problem = fmt.Sprintf("it requires version %d, but was raised to %d", minimum, wanted)
+	return []storage.FenceFinding{finding}, nil
+}
+
+// highestFence is what the history says that the fence for all was raised to, 0 if never.
+func highestFence(ctx context.Context, q querier, objects schemaObjects) (highest int64, err error) {
+	history, err := readHistory(ctx, q, objects)
+	for _, row := range history {
+		highest = max(highest, row.MinWriterVersion)
+	}
+	return highest, err
+}
+
+// checkMarker: a marker below what was applied would make a barrier run a version again.
+func checkMarker(ctx context.Context, q querier, objects schemaObjects) ([]storage.FenceFinding, error) {
+	history, err := readHistory(ctx, q, objects)
+	if err != nil || len(history) == 0 {
+		return nil, err
+	}
+	marker, err := readMarker(ctx, q, objects)
+	if err != nil {
+		return nil, err
+	}
+	applied := history[len(history)-1].Version
+	switch {
+	case marker == nil:
+		return []storage.FenceFinding{{Object: "table sync_schema_meta", Problem: fmt.Sprintf("the marker is missing, but version %d was applied", applied)}}, nil
+	case marker.Version < applied:
+		return []storage.FenceFinding{{
+			Object: "table sync_schema_meta", Problem: fmt.Sprintf("the marker is at version %d, but version %d was applied", marker.Version, applied),
+		}}, nil
+	}
+	return nil, nil
+}
+
+// countGotIn counts the commits that were stored below the fence for all since a barrier last raised it. The history has the positions of
+// the log at that moment; where there were too many partitions to note each, nothing can be counted.
+func countGotIn(ctx context.Context, q querier, objects schemaObjects) (int64, error) {
+	raise, found, err := lastRaise(ctx, q, objects)
+	if err != nil || !found || raise.MinWriterVersion < 1 || !isComplete(raise.Raised) {
+		return 0, err
+	}
+	positions, err := json.Marshal(raise.Raised)
+	if err != nil {
+		return 0, fmt.Errorf("encode the positions of the log: %w", err)
+	}
+	return countOf(ctx, q, "commits below the fence", `
+		SELECT count(*)
+		FROM sync_commits AS c
+		LEFT JOIN json_each(?) AS noted ON noted.key = c.partition
+		WHERE c.commit_seq > coalesce(noted.value, 0)
+		  AND (typeof(c.writer_version) <> 'integer' OR c.writer_version < ?)`, string(positions), raise.MinWriterVersion)
+}
+
+// lastRaise gives the history row of the barrier that last raised the fence for all.
+func lastRaise(ctx context.Context, q querier, objects schemaObjects) (last storage.HistoryRow, found bool, err error) {
+	history, err := readHistory(ctx, q, objects)
+	for _, row := range history {
+		if _, all := row.Raised[storage.AllPartitions]; all {
+			last, found = row, true
+		}
+	}
+	return last, found, err
+}
+
+// brokenFence is the refusal of a barrier that found fence or guards weakened.
+func brokenFence(findings []storage.FenceFinding) error {
+	problems := make([]string, len(findings))
+	for i, finding := range findings {
+		problems[i] = finding.Object + ": " + finding.Problem
+	}
+	return storage.Refuse(storage.CodeFenceBroken, "%s", strings.Join(problems, "; ")).
+		WithHint("see `syncbarrier fence check`, and put it back with `syncbarrier fence repair`")
+}

@@ -1,0 +1,214 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	modernc "modernc.org/sqlite"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// runUserSQL runs SQL of the user as it was written, in our transaction. SQLite takes it apart, so a semicolon in a string, a comment or
+// a trigger's body means what it means; nothing here reads the text. An authorizer, which SQLite asks about every statement it
+// compiles, keeps anything in it from ending or splitting the transaction, or from reaching beyond it. It returns the tables written.
+//
+// CodeNotTransactional, CodeInvalidSQL; CodeInvalidSpec for a PRAGMA, which would have no effect here. Whatever the error, the
+// caller must roll back. The connection is not to be used again afterwards.
+func runUserSQL(ctx context.Context, conn *sql.Conn, what, text string) (written []string, err error) {
+	if strings.ContainsRune(text, 0) {
+		// SQLite reads up to it and would leave out the rest in silence.
+		return nil, storage.Refuse(storage.CodeInvalidSQL, "%s: the SQL holds a NUL character", what)
+	}
+	watch := &authorizer{}
+	if err := setAuthorizer(conn, watch.authorize); err != nil {
+		return nil, translate(err, what)
+	}
+	_, err = conn.ExecContext(ctx, text)
+	if cleared := setAuthorizer(conn, nil); err == nil && cleared != nil {
+		return nil, translate(cleared, what)
+	}
+	if err != nil && watch.denied != nil {
+		watch.denied.Message = what + ": " + watch.denied.Message
+		return nil, watch.denied
+	}
+	return watch.written, translateUserSQL(err, what)
+}
+
+// authorizer decides what SQL of a user may do, and notes which tables it writes.
+type authorizer struct {
+	denied  *storage.Error // the first refusal: SQLite itself only says "not authorized"
+	written []string
+}
+
+// authorize is asked by SQLite while it compiles a statement (https://www.sqlite.org/c3ref/c_alter_table.html has the arguments).
+func (a *authorizer) authorize(action modernc.AuthorizerActionCode, first, second, database, _ string) modernc.AuthorizerReturnCode {
+	switch action {
+	case modernc.AuthTransaction:
+		return a.deny(storage.CodeNotTransactional, "%s would end or split the barrier's transaction", first)
+	case modernc.AuthSavepoint:
+		return a.deny(storage.CodeNotTransactional, "SAVEPOINT and RELEASE would split the barrier's transaction")
+	case modernc.AuthAttach:
+		return a.deny(storage.CodeNotTransactional, "ATTACH reaches another file, which is not part of the barrier's transaction")
+	case modernc.AuthDetach:
+		return a.deny(storage.CodeNotTransactional, "DETACH reaches another file, which is not part of the barrier's transaction")
+	case modernc.AuthPragma:
+		if second != "" && !slices.Contains(readingPragmas, fold(first)) {
+			return a.deny(storage.CodeInvalidSpec, "PRAGMA %s: a setting is the connection's and has no effect inside a transaction; leave it out", first)
+		}
+	case modernc.AuthInsert, modernc.AuthUpdate, modernc.AuthDelete, modernc.AuthDropTable:
+		a.write(first, database)
+	case modernc.AuthAlterTable: // its arguments are the database and the table
+		a.write(second, first)
+	}
+	return modernc.AuthorizerOK
+}
+
+func (a *authorizer) deny(code storage.Code, format string, args ...any) modernc.AuthorizerReturnCode {
+	if a.denied == nil {
+		a.denied = storage.Refuse(code, format, args...)
+	}
+	return modernc.AuthorizerDeny
+}
+
+func (a *authorizer) write(table, database string) {
+	if database == "main" && !slices.Contains(a.written, fold(table)) {
+		a.written = append(a.written, fold(table))
+	}
+}
+
+// readingPragmas take an argument and change nothing. SQLite itself asks some of them: ALTER TABLE ADD COLUMN with a CHECK runs
+// quick_check. Without an argument every PRAGMA that matters only reads.
+var readingPragmas = []string{
+	"foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo", "integrity_check", "page_count", "page_size",
+	"quick_check", "table_info", "table_list", "table_xinfo",
+}
+
+// discardTemporaries drops what user SQL left in the session: an unqualified name is looked up among temporary tables first, so the
+// marker could be written into one and be gone, and a temporary trigger would act on the barrier's own statements.
+func discardTemporaries(ctx context.Context, q querier, what string) error {
+	rows, err := q.QueryContext(ctx, `
+		SELECT upper(type), name
+		FROM temp.sqlite_master
+		WHERE type IN ('table', 'view', 'trigger')
+		  AND name NOT LIKE 'sqlite!_%' ESCAPE '!'
+		ORDER BY type = 'table', name`)
+	if err != nil {
+		return translate(err, what)
+	}
+	defer func() { _ = rows.Close() }()
+	var drops []string
+	for rows.Next() {
+		var kind, name string
+		if err := rows.Scan(&kind, &name); err != nil {
+			return translate(err, what)
+		}
+		drops = append(drops, "DROP "+kind+" IF EXISTS temp."+quoteIdentifier(name))
+	}
+	if err := rows.Err(); err != nil {
+		return translate(err, what)
+	}
+	for _, drop := range drops {
+		if _, err := q.ExecContext(ctx, drop); err != nil {
+			return translate(err, what+": drop what it left in the session")
+		}
+	}
+	return nil
+}
+
+// checkReferences looks for rows whose foreign key the user's SQL broke, in the tables that it wrote and in those that refer to them. The barrier
+// runs without enforcement, because with it DROP TABLE deletes the rows of other tables (ON DELETE CASCADE); so what holds in the
+// end is checked here. Rows that were wrong before are not the SQL's doing.
+func (s *Store) checkReferences(ctx context.Context, q querier, what string, written []string) error {
+	tables, err := referringTables(ctx, q, written)
+	if err != nil {
+		return err
+	}
+	for _, table := range tables {
+		broken, err := brokenReferences(ctx, q, table)
+		if err != nil || broken == 0 {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		before, err := s.brokenBefore(ctx, table)
+		if err != nil {
+			return err
+		}
+		if broken > before {
+			return storage.Refuse(storage.CodeInvalidSQL, "%s: it leaves %d rows of table %q that refer to rows which do not exist", what, broken-before, table).
+				WithHint("foreign keys are not enforced while it runs, so ON DELETE CASCADE does nothing: delete such rows in the SQL too")
+		}
+	}
+	return nil
+}
+
+func brokenReferences(ctx context.Context, q querier, table string) (int64, error) {
+	return countOf(ctx, q, "broken references of table "+table, "SELECT count(*) FROM pragma_foreign_key_check(?)", table)
+}
+
+// brokenBefore counts in a snapshot of its own, which shows the file as it was before the barrier's transaction.
+func (s *Store) brokenBefore(ctx context.Context, table string) (before int64, err error) {
+	err = s.inTx(ctx, "count broken references of table "+table, false, func(ctx context.Context, tx *sql.Conn) error {
+		exists, err := countOf(ctx, tx, "tables", "SELECT count(*) FROM main.sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", table)
+		if err != nil || exists == 0 {
+			return err
+		}
+		before, err = brokenReferences(ctx, tx, table)
+		return err
+	})
+	return before, err
+}
+
+// referringTables are those of the written tables, and of the tables that refer to one, which have foreign keys.
+func referringTables(ctx context.Context, q querier, written []string) ([]string, error) {
+	rows, err := q.QueryContext(ctx, `
+		SELECT m.name, f."table"
+		FROM main.sqlite_master AS m
+		JOIN pragma_foreign_key_list(m.name) AS f
+		WHERE m.type = 'table'
+		ORDER BY m.name`)
+	if err != nil {
+		return nil, translate(err, "read the foreign keys")
+	}
+	defer func() { _ = rows.Close() }()
+	var tables []string
+	for rows.Next() {
+		var child, parent string
+		if err := rows.Scan(&child, &parent); err != nil {
+			return nil, translate(err, "read the foreign keys")
+		}
+		touched := slices.Contains(written, fold(child)) || slices.Contains(written, fold(parent))
+		if touched && !slices.Contains(tables, child) {
+			tables = append(tables, child)
+		}
+	}
+	return tables, translate(rows.Err(), "read the foreign keys")
+}
+
+// checkRetirable refuses to drop a table that one which stays refers to: its rows would point nowhere.
+func checkRetirable(ctx context.Context, q querier, retired []string) error {
+	folded := make([]string, len(retired))
+	for i, name := range retired {
+		folded[i] = fold(name)
+	}
+	for i, name := range folded {
+		children, err := referringTables(ctx, q, []string{name})
+		if err != nil {
+			return err
+		}
+		for _, child := range children {
+			if !slices.Contains(folded, fold(child)) {
+				return storage.Refuse(storage.CodeInvalidSpec, "retiredTables: table %q cannot go while a foreign key of table %q refers to it", retired[i], child)
+			}
+		}
+	}
+	return nil
+}
+
+// userSQLName names the SQL of a version in errors.
+func userSQLName(version int64) string { return fmt.Sprintf("run the SQL of version %d", version) }
