@@ -30,9 +30,9 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
 }
 
-// sql puts the quoted name of the database schema in the place of {schema}.
+// sql puts the quoted name of the database schema in the place of {schema}, and the same as a text literal in that of {schema_text}.
 func (s *Store) sql(text string) string {
-	return strings.ReplaceAll(text, "{schema}", s.schema)
+	return strings.NewReplacer("{schema}", s.schema, "{schema_text}", quoteLiteral(s.schema)).Replace(text)
 }
 
 // Close ends all connections. A connection that is in use ends when its transaction does. It is idempotent.

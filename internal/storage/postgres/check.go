@@ -1,0 +1,334 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// CheckFence finds each way in which fence and guards are weakened, and counts the commits that got in below the fence since it was
+// raised. It reads in one snapshot and changes nothing. Without a catalog: CodeFenceBroken.
+func (s *Store) CheckFence(ctx context.Context) (storage.FenceReport, error) {
+	var report storage.FenceReport
+	o := txOptions{iso: pgx.RepeatableRead, readOnly: true}
+	err := s.inTx(ctx, "check the fence", o, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		if report, err = s.checkFence(ctx, tx); err != nil {
+			return err
+		}
+		return s.addGotIn(ctx, tx, &report)
+	})
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	return report, nil
+}
+
+// checkFence finds each way in which fence and guards are weakened, inside the caller's transaction; it does not count what got in, which
+// can take long. Without a catalog: CodeFenceBroken.
+func (s *Store) checkFence(ctx context.Context, q querier) (storage.FenceReport, error) {
+	found, err := s.readCatalog(ctx, q)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	if found.protocol == 0 {
+		return storage.FenceReport{}, storage.Refuse(storage.CodeFenceBroken, "schema %s has no Syncbarrier catalog, so nothing enforces a fence", s.schema)
+	}
+	if found.protocol > storage.CatalogProtocol {
+		return storage.FenceReport{}, storage.Refuse(storage.CodeNewerCatalog, "the catalog in schema %s has protocol %d, this program knows up to %d",
+			s.schema, found.protocol, storage.CatalogProtocol)
+	}
+	report := storage.FenceReport{MinWriterVersion: max(0, found.enforced())}
+	report.Findings = append(report.Findings, s.relationFindings(found)...)
+	report.Findings = append(report.Findings, s.minimumFindings(found)...)
+	for _, function := range declaredFunctions {
+		for _, problem := range s.functionProblems(found, function) {
+			report.Findings = append(report.Findings, storage.FenceFinding{
+				Object: "function " + s.functionName(function.name), Problem: problem, Repairable: true})
+		}
+	}
+	for _, trigger := range declaredTriggers {
+		report.Findings = append(report.Findings, s.triggerProblems(found, trigger.withMinimum(found.required()))...)
+	}
+	report.Findings = append(report.Findings, s.foreignTriggers(found)...)
+	log, err := s.logFindings(ctx, q, found)
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	report.Findings = append(report.Findings, log...)
+	return report, nil
+}
+
+// requireFence is checkFence for a barrier: CodeFenceBroken with the findings, if there are any.
+func (s *Store) requireFence(ctx context.Context, q querier) error {
+	report, err := s.checkFence(ctx, q)
+	if err != nil || report.Intact() {
+		return err
+	}
+	const most = 5
+	var problems []string
+	for _, finding := range report.Findings[:min(most, len(report.Findings))] {
+		problems = append(problems, finding.Object+" "+finding.Problem)
+	}
+	text := strings.Join(problems, "; ")
+	if more := len(report.Findings) - most; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return storage.Refuse(storage.CodeFenceBroken, "the fence or its guards are weakened: %s", text).
+		WithHint("fence check shows all of it, fence repair puts back what can be put back")
+}
+
+// relationFindings: tables that are gone, that the functions cannot use, or whose content can vanish.
+func (s *Store) relationFindings(found foundCatalog) []storage.FenceFinding {
+	var findings []storage.FenceFinding
+	for _, declared := range declaredRelations {
+		if declared.kind != "TABLE" && declared.kind != "SEQUENCE" {
+			continue
+		}
+		object := strings.ToLower(declared.kind) + " " + s.schema + "." + declared.name
+		note := func(repairable bool, format string, args ...any) {
+			findings = append(findings, storage.FenceFinding{Object: object, Problem: fmt.Sprintf(format, args...), Repairable: repairable})
+		}
+		relation, exists := found.relations[declared.name]
+		switch {
+		case !exists:
+			note(declared.kind == "SEQUENCE", "is missing")
+			continue
+		case relation.unlogged && declared.kind == "TABLE":
+			note(false, "is unlogged: a crash of the server empties it")
+		}
+		if relation.policies {
+			note(relation.forced, "has row security that applies to %s, so the fence refuses every writer", found.owner)
+		}
+		if !relation.rights {
+			note(false, "belongs to %s, and %s, whose rights fence and guards use, may not use it", relation.owner, found.owner)
+		}
+	}
+	return findings
+}
+
+// minimumFindings: the argument, the row that mirrors it and the history say the same, or the larger holds and somebody lowered the rest.
+// That the argument is too low is a finding about the trigger.
+func (s *Store) minimumFindings(found foundCatalog) []storage.FenceFinding {
+	object := fmt.Sprintf("row %q of %s.sync_writer_fence", storage.AllPartitions, s.schema)
+	forAll, required := found.minimum.forAll, found.required()
+	switch {
+	case !found.hasTable("sync_writer_fence"):
+		return nil
+	case forAll == nil:
+		return []storage.FenceFinding{{Object: object, Problem: "is missing, so every writer is refused", Repairable: true}}
+	case *forAll < required:
+		return []storage.FenceFinding{{Object: object, Problem: fmt.Sprintf("says version %d, required is %d", *forAll, required), Repairable: true}}
+	}
+	return nil
+}
+
+// The trigger that a program of the sync protocol drops and makes again at each of its starts. It refuses less than ours and changes
+// nothing.
+const (
+	protocolTrigger  = "sync_commits_writer_fence"
+	protocolFunction = "syncular_writer_fence"
+)
+
+// foreignTriggers: a BEFORE trigger of somebody else can fill in the version that a writer did not give. Our fence judges the row as it
+// is stored, so it cannot tell.
+func (s *Store) foreignTriggers(found foundCatalog) []storage.FenceFinding {
+	var findings []storage.FenceFinding
+	for _, t := range found.triggers {
+		changesRows := t.kind&triggerBefore != 0 && t.kind&triggerRow != 0 && t.kind&(triggerInsert|triggerUpdate) != 0
+		ofProtocol := t.name == protocolTrigger && strings.HasSuffix(t.function, protocolFunction)
+		if t.root != fenceDeclaration().table || ofProtocol || !changesRows || declaredHere(t) || t.enabled == "D" {
+			continue
+		}
+		findings = append(findings, storage.FenceFinding{
+			Object:  fmt.Sprintf("trigger %s on %s", t.name, t.relation),
+			Problem: fmt.Sprintf("is a BEFORE trigger that is not ours (function %s): it can change or fill in writer_version", t.function),
+		})
+	}
+	return findings
+}
+
+func declaredHere(t foundTrigger) bool {
+	return slices.ContainsFunc(declaredTriggers, func(d declaredTrigger) bool { return d.table == t.root && d.name == t.name })
+}
+
+// logFindings: what about the log itself lets a version in that the writer did not give, or lets rows in unseen.
+func (s *Store) logFindings(ctx context.Context, q querier, found foundCatalog) ([]storage.FenceFinding, error) {
+	if !found.hasTable("sync_commits") {
+		return nil, nil
+	}
+	rows, err := q.Query(ctx, `
+		WITH RECURSIVE log AS (
+			SELECT c.oid, true AS checked
+			  FROM pg_catalog.pg_class AS c
+			  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+			 WHERE n.nspname = $1::text
+			   AND c.relname = 'sync_commits'
+			UNION
+			SELECT i.inhrelid, c.relispartition
+			  FROM log
+			  JOIN pg_catalog.pg_inherits AS i ON i.inhparent = log.oid
+			  JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+		), named AS (
+			SELECT log.oid, log.checked, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name
+			  FROM log
+			  JOIN pg_catalog.pg_class AS c ON c.oid = log.oid
+			  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+		)
+		SELECT 'table ' || name, 'inherits from the log: its rows are read as the log''s, and nothing judged them'
+		  FROM named
+		 WHERE NOT checked
+		UNION ALL
+		SELECT 'column writer_version of ' || name,
+		       CASE
+		         WHEN a.attidentity <> '' THEN 'is an identity column: a writer that gives no version gets one'
+		         WHEN a.attgenerated <> '' THEN 'is generated: a writer that gives no version gets one'
+		         WHEN t.typtype = 'd' THEN 'is of a domain, which can have a default: a writer that gives no version gets one'
+		         ELSE 'has a default: a writer that gives no version gets one'
+		       END
+		  FROM named
+		  JOIN pg_catalog.pg_attribute AS a ON a.attrelid = named.oid AND a.attname = 'writer_version' AND NOT a.attisdropped
+		  JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+		 WHERE a.atthasdef
+		    OR a.attidentity <> ''
+		    OR t.typtype = 'd'
+		UNION ALL
+		SELECT 'rule ' || pg_catalog.quote_ident(r.rulename) || ' on ' || name, 'rewrites statements on the log'
+		  FROM named
+		  JOIN pg_catalog.pg_rewrite AS r ON r.ev_class = named.oid
+		UNION ALL
+		SELECT 'table ' || name, 'is unlogged: a crash of the server empties it'
+		  FROM named
+		  JOIN pg_catalog.pg_class AS c ON c.oid = named.oid
+		 WHERE c.relpersistence = 'u'
+		   AND c.relispartition
+		 ORDER BY 1, 2`, s.schemaName)
+	if err != nil {
+		return nil, translate(err, "look at the log's columns, children and rules")
+	}
+	findings, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (storage.FenceFinding, error) {
+		var finding storage.FenceFinding
+		err := row.Scan(&finding.Object, &finding.Problem)
+		return finding, err
+	})
+	return findings, translate(err, "look at the log's columns, children and rules")
+}
+
+// addGotIn counts the commits that were stored below the fence after it was raised.
+func (s *Store) addGotIn(ctx context.Context, q querier, report *storage.FenceReport) error {
+	const most = 10
+	floors, incomplete, err := s.raisedFloors(ctx, q)
+	if err != nil || len(floors) == 0 {
+		return err
+	}
+	counts, err := s.countBelow(ctx, q, floors, !incomplete)
+	if err != nil {
+		return err
+	}
+	for i, partition := range slices.Sorted(maps.Keys(counts)) {
+		report.GotIn += counts[partition]
+		if i < most {
+			report.Findings = append(report.Findings, storage.FenceFinding{
+				Object:  fmt.Sprintf("partition %q of %s.sync_commits", partition, s.schema),
+				Problem: fmt.Sprintf("has %d commits that were stored below the fence after it was raised", counts[partition]),
+				Rows:    counts[partition],
+			})
+		}
+	}
+	return nil
+}
+
+// raisedFloor is where the log of a partition stood when a minimum was set.
+type raisedFloor struct{ position, minimum int64 }
+
+// raisedFloors reads the raises that are in force: the newest for all partitions, and each partition's own newest. incomplete says that
+// there were too many partitions to note each position at the raise for all.
+func (s *Store) raisedFloors(ctx context.Context, q querier) (floors map[string]raisedFloor, incomplete bool, err error) {
+	rows, err := q.Query(ctx, s.sql(`
+		SELECT version, min_writer_version, raised
+		  FROM {schema}.sync_barrier_history
+		 ORDER BY version`))
+	if err != nil {
+		return nil, false, translate(err, "read the raises of the fence")
+	}
+	floors = map[string]raisedFloor{}
+	var version, minimum int64
+	var text string
+	_, err = pgx.ForEachRow(rows, []any{&version, &minimum, &text}, func() error {
+		raised := map[string]int64{}
+		if err := json.Unmarshal([]byte(text), &raised); err != nil {
+			return fmt.Errorf("raises of version %d: %w", version, err)
+		}
+		total, forAll := raised[storage.AllPartitions]
+		delete(raised, storage.AllPartitions)
+		if forAll {
+			floors = map[string]raisedFloor{storage.AllPartitions: {minimum: minimum}}
+			for _, position := range raised {
+				total -= position
+			}
+			incomplete = total != 0
+		}
+		for partition, position := range raised {
+			floor := raisedFloor{position: position, minimum: version}
+			if forAll {
+				floor.minimum = minimum
+			}
+			floors[partition] = floor
+		}
+		return nil
+	})
+	return floors, incomplete, translate(err, "read the raises of the fence")
+}
+
+// countBelow counts per partition. others asks for the partitions that are not in floors too: they came after the raise for all, so all
+// their commits count.
+func (s *Store) countBelow(ctx context.Context, q querier, floors map[string]raisedFloor, others bool) (map[string]int64, error) {
+	var partitions []string
+	var positions, minimums []int64
+	for _, partition := range slices.Sorted(maps.Keys(floors)) {
+		if partition == storage.AllPartitions {
+			continue
+		}
+		partitions = append(partitions, partition)
+		positions = append(positions, floors[partition].position)
+		minimums = append(minimums, floors[partition].minimum)
+	}
+	forAll, raisedForAll := floors[storage.AllPartitions]
+	rows, err := q.Query(ctx, s.sql(`
+		SELECT f.partition, count(*)
+		  FROM (
+			SELECT f.partition, f.position, least(f.minimum, greatest($4::bigint, w.required_writer_version)) AS minimum
+			  FROM pg_catalog.unnest($1::text[], $2::bigint[], $3::bigint[]) AS f(partition, position, minimum)
+			  LEFT JOIN {schema}.sync_writer_fence AS w ON w.partition = f.partition
+		       ) AS f
+		  JOIN {schema}.sync_commits AS c
+		    ON c.partition = f.partition
+		   AND c.commit_seq > f.position
+		 WHERE coalesce(c.writer_version < f.minimum, f.minimum > 0)
+		 GROUP BY f.partition
+		UNION ALL
+		SELECT c.partition, count(*)
+		  FROM {schema}.sync_commits AS c
+		 WHERE $5::boolean
+		   AND c.partition <> ALL ($1::text[])
+		   AND coalesce(c.writer_version < $4::bigint, $4::bigint > 0)
+		 GROUP BY c.partition`), partitions, positions, minimums, forAll.minimum, others && raisedForAll)
+	if err != nil {
+		return nil, translate(err, "count the commits below the fence")
+	}
+	counts := map[string]int64{}
+	var partition string
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&partition, &count}, func() error {
+		counts[partition] = count
+		return nil
+	})
+	return counts, translate(err, "count the commits below the fence")
+}
