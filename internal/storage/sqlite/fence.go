@@ -30,11 +30,11 @@ const triggerPrefix = "syncbarrier_"
 func parseTriggers(file string) []trigger {
 	var parsed []trigger
 	for part := range strings.SplitSeq(file, "\nEND;\n") {
-		start := strings.Index(part, "CREATE TRIGGER ")
+		start := strings.Index(part, "\nCREATE TRIGGER ")
 		if start < 0 {
 			continue
 		}
-		text := part[start:] + "\nEND"
+		text := part[start+1:] + "\nEND"
 		words := strings.Fields(text) // CREATE TRIGGER name BEFORE INSERT ON table
 		parsed = append(parsed, trigger{name: words[2], table: words[6], sql: text})
 	}
