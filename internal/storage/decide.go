@@ -330,7 +330,6 @@ func (d *decider) finishUnchanged() (Decision, error) {
 		return Decision{}, err
 	}
 	d.decision.MinWriter, d.decision.MinReader = d.facts.Fence, last.MinReaderVersion
-	d.decision.LockPartitions = d.protocolInUse()
 	if d.decision.Outcome == Adopt {
 		return d.decision, d.planHistory()
 	}
@@ -404,7 +403,19 @@ func (d *decider) planCheckpoints() error {
 	}
 	slices.SortStableFunc(d.decision.Declare, func(a, b Checkpoint) int { return int(a.Version - b.Version) })
 	d.decision.LockPartitions = d.protocolInUse()
-	return nil
+	return CheckColumnsApart(d.openAfter())
+}
+
+// openAfter lists the target's checkpoints that are open once the barrier is done: those it declares, and those that still are.
+func (d *decider) openAfter() []Checkpoint {
+	open := slices.Clone(d.decision.Declare)
+	for _, c := range d.target.Checkpoints {
+		isOpen := slices.ContainsFunc(d.facts.Open, func(o OpenCheckpoint) bool { return o.Name == c.Name })
+		if c.Version <= d.facts.stored() && isOpen {
+			open = append(open, c)
+		}
+	}
+	return open
 }
 
 // manyPartitions is the number of listed partitions from which a plan warns: their rows and fences cost about 2.4 s under the

@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// waitWatch looks, from another connection, at what the barrier's own session waits for while it carries its steps out. SQL of a user can need
+// locks that its text does not name (a table named at run time, the other side of a foreign key). The error of such a wait does not
+// say which table it was, so that nobody could be told and the next attempt could not wait for it first. And the SQL can switch
+// the lock timeout off, so the watch ends a wait that goes beyond its bound.
+type waitWatch struct {
+	store *Store
+	pid   int
+	bound time.Duration
+
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	mu     sync.Mutex
+	awaits *tableLock // what the session waited for when it was last looked at
+}
+
+// pollWaits is the pause between two looks. It is well below the bounds that waits have.
+const pollWaits = 25 * time.Millisecond
+
+// watchWaits begins to watch the session of a transaction. The caller ends it with end before the transaction ends.
+func (s *Store) watchWaits(ctx context.Context, tx pgx.Tx, bound time.Duration) (*waitWatch, error) {
+	w := &waitWatch{store: s, bound: bound}
+	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&w.pid); err != nil {
+		return nil, err
+	}
+	watched, stop := context.WithCancel(ctx)
+	w.stop = stop
+	w.done.Go(func() { w.run(watched) })
+	return w, nil
+}
+
+func (w *waitWatch) run(ctx context.Context) {
+	for pause(ctx, pollWaits) == nil {
+		// A look that fails costs the name of a table in an error, nothing else, so its own error is nobody's concern.
+		_ = w.look(ctx)
+	}
+}
+
+// look notes what is waited for. A wait for a row is a wait for the transaction that holds it; the table is then that of the row's own lock.
+func (w *waitWatch) look(ctx context.Context) error {
+	return w.store.inTx(ctx, "watch the barrier's session", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		awaits := &tableLock{mode: accessExclusive}
+		var overdue bool
+		err := tx.QueryRow(ctx, `
+			SELECT coalesce(n.nspname::text, ''),
+			       coalesce(c.relname::text, ''),
+			       coalesce(clock_timestamp() - l.waitstart > make_interval(secs => $2::double precision), false)
+			  FROM pg_catalog.pg_locks l
+			  LEFT JOIN pg_catalog.pg_locks r ON r.pid = l.pid AND r.locktype = 'tuple'
+			  LEFT JOIN pg_catalog.pg_class c ON c.oid = coalesce(l.relation, r.relation)
+			  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			 WHERE l.pid = $1::integer
+			   AND NOT l.granted
+			 LIMIT 1`, w.pid, w.bound.Seconds()).Scan(&awaits.schema, &awaits.table, &overdue)
+		if errors.Is(err, pgx.ErrNoRows) {
+			w.note(nil)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w.note(awaits)
+		if overdue {
+			_, err = tx.Exec(ctx, "SELECT pg_cancel_backend($1::integer)", w.pid)
+		}
+		return err
+	})
+}
+
+func (w *waitWatch) note(awaits *tableLock) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.awaits = awaits
+}
+
+// end stops the watch. If the steps failed by a wait that was seen, and not because the caller gave up, the error becomes one that says
+// for what.
+func (w *waitWatch) end(ctx context.Context, err error) error {
+	w.stop()
+	w.done.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	code := storage.CodeOf(translate(err, ""))
+	waited := code == storage.CodeLockTimeout || code == storage.CodeCancelled
+	if err == nil || ctx.Err() != nil || !waited || w.awaits == nil || w.awaits.table == "" {
+		return err
+	}
+	return &lockRefused{lock: *w.awaits, hidden: true}
+}
