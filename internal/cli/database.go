@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,11 +58,12 @@ func (p *Program) readFile(s *session, needed bool) error {
 	}
 	text, name := p.In, "standard input"
 	if p.flags.file != "-" {
-		content, err := os.ReadFile(p.flags.file)
+		opened, err := os.Open(p.flags.file)
 		if err != nil {
 			return usage(fmt.Errorf("read -f: %w", err))
 		}
-		text, name = bytes.NewReader(content), p.flags.file
+		defer func() { _ = opened.Close() }() // only read from
+		text, name = opened, p.flags.file
 	}
 	file, err := manifest.Parse(text, name)
 	if err != nil {
