@@ -281,6 +281,8 @@ func (b Blocker) String() string {
 	switch {
 	case b.Kind == "prepared transaction":
 		return fmt.Sprintf("prepared transaction %q on %s for %ds", b.Name, b.Table, b.HeldSeconds)
+	case b.Kind == "process":
+		return fmt.Sprintf("process %d (%s)", b.PID, b.Name) // SQLite: the system tells no more of a lock on a file
 	case b.PID != 0:
 		return fmt.Sprintf("%s pid %d (%s, user %s) on %s for %ds", b.Kind, b.PID, b.Name, b.User, b.Table, b.HeldSeconds)
 	default:

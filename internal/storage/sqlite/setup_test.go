@@ -274,3 +274,8 @@ func exists(t testing.TB, path string) bool {
 	}
 	return err == nil
 }
+
+// contextOfChild is the context of a child process, whose time is bounded by the test that started it.
+func contextOfChild() context.Context { return context.Background() }
+
+func asStorageError(err error, into **storage.Error) bool { return errors.As(err, into) }
