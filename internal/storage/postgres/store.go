@@ -21,6 +21,7 @@ type Store struct {
 	queries    map[string]storage.RegisteredQuery
 	settings   sessionSettings
 	address    string // host:port/database, for messages
+	backfills  backfillMemory
 }
 
 // querier is what reads and writes have in common, inside a transaction or on the pool.

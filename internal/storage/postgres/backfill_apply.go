@@ -1,0 +1,268 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// step is one statement of a pipeline.
+type step struct {
+	what      string
+	sql       string
+	arguments []any
+	user      bool                           // it holds SQL of the user
+	done      func(tag pgconn.CommandTag)    // for a statement without rows
+	rows      func(ctx pgx.Rows) (err error) // for one with rows
+}
+
+// send runs statements in order in one round trip. Each is a statement of its own with a snapshot of its own. The first failure ends
+// the transaction; the error says what was being done.
+func send(ctx context.Context, tx pgx.Tx, steps ...step) (err error) {
+	pipeline := &pgx.Batch{}
+	for _, step := range steps {
+		pipeline.Queue(step.sql, step.arguments...)
+	}
+	results := tx.SendBatch(ctx, pipeline)
+	defer func() {
+		if closed := results.Close(); err == nil {
+			err = closed
+		}
+	}()
+	for _, step := range steps {
+		if err := step.read(results); err != nil {
+			if step.user {
+				return translateUserSQL(err, step.what)
+			}
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+func (s step) read(results pgx.BatchResults) error {
+	if s.rows == nil {
+		tag, err := results.Exec()
+		if err == nil && s.done != nil {
+			s.done(tag)
+		}
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if err := s.rows(rows); err != nil {
+		return err
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// sortedKeys are the keys of a batch after an attempt to lock their rows.
+type sortedKeys struct {
+	locked [][]string // rows that are ours until COMMIT
+	held   [][]string // rows that somebody else holds, or that appeared meanwhile
+	gone   [][]string // keys without a row
+}
+
+// rowLock is how rows are locked.
+type rowLock string
+
+const (
+	skipLocked rowLock = " SKIP LOCKED" // never wait for a row
+	waitLocked rowLock = ""             // wait as long as lock_timeout allows
+)
+
+// lockKeys locks the rows of keys, and then looks which keys have a row at all: in this order, so that a row that appears between
+// the two counts as held and is looked at again.
+func (b *batchTx) lockKeys(ctx context.Context, keys [][]string, mode rowLock) (sortedKeys, error) {
+	t := b.plan.table
+	lock := fmt.Sprintf(`
+SELECT %s
+  FROM %s AS t
+ WHERE (%s) IN %s
+ ORDER BY %s
+   %s OF t%s`, t.texts("t."), t.sql, t.names("t."), t.set(1), t.names("t."), b.plan.lock, mode)
+	found := fmt.Sprintf(`
+SELECT %s, t.tableoid IS NOT NULL
+  FROM (SELECT DISTINCT * FROM %s AS named) AS u
+  LEFT JOIN %s AS t
+    ON %s`,
+		t.list(func(_ int, c keyColumn) string {
+			return fmt.Sprintf("coalesce(t.%s::text, u.%s::text)", c.name, c.name)
+		}),
+		t.set(1), t.sql,
+		t.join(" AND ", func(_ int, c keyColumn) string { return fmt.Sprintf("t.%s = u.%s", c.name, c.name) }))
+	return b.sortOut(ctx, lock, found, t.arrays(keys))
+}
+
+// lockRange is lockKeys for all rows of a key range.
+func (b *batchTx) lockRange(ctx context.Context, lower, upper []string) (sortedKeys, error) {
+	t := b.plan.table
+	condition := t.inRange("t.", lower, upper, b.partition())
+	lock := fmt.Sprintf(`
+SELECT %s
+  FROM %s AS t
+ WHERE %s
+ ORDER BY %s
+   %s OF t%s`, t.texts("t."), t.sql, condition.sql(), t.names("t."), b.plan.lock, skipLocked)
+	found := fmt.Sprintf(`
+SELECT %s, true
+  FROM %s AS t
+ WHERE %s`, t.texts("t."), t.sql, condition.sql())
+	return b.sortOut(ctx, lock, found, condition.arguments)
+}
+
+// sortOut runs the two statements and compares what they found.
+func (b *batchTx) sortOut(ctx context.Context, lock, found string, arguments []any) (sortedKeys, error) {
+	t := b.plan.table
+	var sorted sortedKeys
+	ours := map[string]bool{}
+	what := fmt.Sprintf("lock rows of table %q", t.declared.Name)
+	err := send(ctx, b.Tx,
+		step{what: what, sql: lock, arguments: arguments, rows: func(rows pgx.Rows) (err error) {
+			if sorted.locked, err = t.collectKeys(rows); err != nil {
+				return err
+			}
+			for _, key := range sorted.locked {
+				ours[storage.EncodeKey(key)] = true
+			}
+			return nil
+		}},
+		step{what: what, sql: found, arguments: arguments, rows: func(rows pgx.Rows) error {
+			var exists bool
+			return t.eachKey(rows, func(key []string) {
+				switch {
+				case !exists:
+					sorted.gone = append(sorted.gone, key)
+				case !ours[storage.EncodeKey(key)]:
+					sorted.held = append(sorted.held, key)
+				}
+			}, &exists)
+		}})
+	return sorted, err
+}
+
+// apply fills the rows that are locked, and removes what was derived from rows that are gone. It is a statement after the one that
+// locked: its snapshot shows everything that was committed before the rows were ours. In one statement with the locking it would read
+// all other rows as they were before, and write an old value over a newer one.
+func (b *batchTx) apply(ctx context.Context, sorted sortedKeys) error {
+	if statement := b.plan.statement(); statement != nil {
+		return b.applyStatement(ctx, *statement, sorted)
+	}
+	if len(sorted.locked) == 0 {
+		return nil
+	}
+	return send(ctx, b.Tx, b.updateKeys(sorted.locked)...)
+}
+
+// updateKeys are the statements of an update of exactly these rows.
+func (b *batchTx) updateKeys(keys [][]string) []step {
+	t := b.plan.table
+	return b.checkingConstraints(b.applying("update", keys), step{
+		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE (%s) IN %s", t.sql, b.plan.set, t.names(""), t.set(1)),
+		arguments: t.arrays(keys),
+	})
+}
+
+// checkingConstraints are a statement of the user and, where the table has any, the checks that it deferred to COMMIT: there they
+// would fail without a name.
+func (b *batchTx) checkingConstraints(what string, statement step) []step {
+	statement.what, statement.user = what, true
+	if !b.plan.deferrable {
+		return []step{statement}
+	}
+	return []step{statement, {what: what, sql: "SET CONSTRAINTS ALL IMMEDIATE", user: true}}
+}
+
+// applying says what the user's SQL was doing; of a batch of one row it names the key.
+func (b *batchTx) applying(part string, keys [][]string) string {
+	what := fmt.Sprintf("checkpoint %q: %s of table %q", b.claim.Name, part, b.plan.table.declared.Name)
+	if len(keys) == 1 {
+		what += fmt.Sprintf(", key %.200q", storage.EncodeKey(keys[0]))
+	}
+	return what
+}
+
+// applyStatement runs the user's statement over the relation `batch`.
+func (b *batchTx) applyStatement(ctx context.Context, statement storage.Statement, sorted sortedKeys) error {
+	if len(sorted.locked) > 0 {
+		if err := b.overBatch(ctx, "apply", statement.Apply, sorted.locked); err != nil {
+			return err
+		}
+	}
+	if len(sorted.gone) > 0 && statement.Remove != "" {
+		return b.overBatch(ctx, "remove", statement.Remove, sorted.gone)
+	}
+	return nil
+}
+
+// overBatch fills `batch` with keys and runs SQL of the user, through EXECUTE of plpgsql: there nothing in it can end or split our
+// transaction. The text travels as a value.
+func (b *batchTx) overBatch(ctx context.Context, part, sql string, keys [][]string) error {
+	t := b.plan.table
+	if err := b.makeBatch(ctx); err != nil {
+		return err
+	}
+	what := b.applying(part, keys)
+	steps := []step{
+		{what: what, sql: "DELETE FROM pg_temp.batch"},
+		{
+			what: what, arguments: t.arrays(keys),
+			sql: fmt.Sprintf("INSERT INTO pg_temp.batch (%s) SELECT %s FROM %s AS keys", t.names(""), t.names("keys."), t.set(1)),
+		},
+		{what: what, sql: "SELECT set_config('syncbarrier.sql', $1::text, true)", arguments: []any{sql}},
+	}
+	return send(ctx, b.Tx, append(steps, b.checkingConstraints(what, step{
+		sql: "DO $syncbarrier$ BEGIN EXECUTE current_setting('syncbarrier.sql'); END $syncbarrier$",
+	})...)...)
+}
+
+// makeBatch makes the temporary table `batch` with the key columns of the backfilled table. It stays with the session, empty between
+// transactions; behind a pooler, where the session is everybody's, it goes with the transaction.
+func (b *batchTx) makeBatch(ctx context.Context) error {
+	t := b.plan.table
+	var exists, fits bool
+	err := b.QueryRow(ctx, `
+		WITH batch AS (
+		  SELECT a.attname, a.atttypid, a.atttypmod, a.attcollation
+		    FROM pg_catalog.pg_attribute a
+		   WHERE a.attrelid = to_regclass('pg_temp.batch')
+		     AND a.attnum > 0
+		     AND NOT a.attisdropped
+		), wanted AS (
+		  SELECT a.attname, a.atttypid, a.atttypmod, a.attcollation
+		    FROM pg_catalog.pg_attribute a
+		   WHERE a.attrelid = $1::oid
+		     AND a.attname = ANY ($2::text[])
+		)
+		SELECT to_regclass('pg_temp.batch') IS NOT NULL,
+		       NOT EXISTS (TABLE batch EXCEPT TABLE wanted) AND NOT EXISTS (TABLE wanted EXCEPT TABLE batch)`,
+		t.oid, t.declared.Key()).Scan(&exists, &fits)
+	if err != nil {
+		return fmt.Errorf("look for the relation batch: %w", err)
+	}
+	if exists && fits {
+		return nil
+	}
+	if exists && !b.store.pooled {
+		if _, err := b.Exec(ctx, "DROP TABLE pg_temp.batch"); err != nil {
+			return fmt.Errorf("drop the relation batch of another backfill: %w", err)
+		}
+	}
+	ending := "DELETE ROWS"
+	if b.store.pooled {
+		ending = "DROP"
+	}
+	_, err = b.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY TABLE batch ON COMMIT %s AS SELECT %s FROM %s AS t WITH NO DATA", ending, t.names("t."), t.sql))
+	if err != nil {
+		return fmt.Errorf("make the relation batch: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// quickWait bounds each wait of a batch that takes its rows without looking. It is short: rows of the batch are locked meanwhile.
+const quickWait = 25 * time.Millisecond
+
+// ScanBatch does one batch of a key range in one transaction. An update whose expressions read nothing but their own row is
+// one statement over the range; if it meets a row that the program holds it is undone, and the same range is done again by the
+// careful way: lock what is free, fill it, write down the rest as leftovers.
+//
+// If the row has more than 10,000 leftovers nothing is done, and Skipped is their number: they have to be tried first. A
+// paused checkpoint gives a batch with nothing but its settings.
+//
+// Errors: CodeOwnershipLost, after which nothing of the batch is left; CodeLockTimeout; CodeInvalidSQL, which names the key in a batch
+// of one row.
+func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (storage.Batch, error) {
+	batch, err := s.scanBatch(ctx, claim, lease)
+	if sqlStateClass(err) != "42" && sqlStateClass(err) != "22" {
+		return batch, err
+	}
+	// A key column may have changed its type since the plan was read.
+	s.backfills.forget(claim.Token)
+	return s.scanBatch(ctx, claim, lease)
+}
+
+func (s *Store) scanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (storage.Batch, error) {
+	if s.backfills.quiet(claim.Name) {
+		batch, err := s.scanOnce(ctx, claim, lease, quickWait)
+		if storage.CodeOf(err) != storage.CodeLockTimeout {
+			return batch, err
+		}
+		s.backfills.met(claim.Name)
+	}
+	return s.scanOnce(ctx, claim, lease, batchWait)
+}
+
+func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage.Lease, wait time.Duration) (storage.Batch, error) {
+	what := fmt.Sprintf("scan range %d of checkpoint %q, partition %q", lease.Range, claim.Name, lease.Partition)
+	scan := &scan{lease: lease}
+	work := func(ctx context.Context, b *batchTx) (storage.Batch, error) {
+		scan.batchTx = b
+		if err := scan.begin(); err != nil {
+			return storage.Batch{}, err
+		}
+		if err := scan.findEnd(ctx); err != nil {
+			return storage.Batch{}, err
+		}
+		if b.plan.ownRow && wait == quickWait {
+			return scan.quick(ctx)
+		}
+		return scan.careful(ctx)
+	}
+	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim))
+}
+
+// scan is a batch of a key range.
+type scan struct {
+	*batchTx
+	lease        storage.Lease
+	held         bool    // the lease is still this worker's
+	done         bool    // the range is finished
+	lower, upper *string // bounds of the range, as stored
+	cursor       *string
+	from         []string // rows above it are to be done; nil: from the first row
+	end          []string // last key of this batch; nil: to the last row
+	limit        int      // rows of this batch
+	last         bool     // this batch ends the range
+}
+
+// reading reads where the range stands.
+func (s *scan) reading(store *Store, claim storage.Claim) step {
+	return step{
+		what: "read the range",
+		sql: store.sql(`
+			SELECT lower_key, upper_key, cursor_key, done
+			  FROM {schema}.sync_backfill_progress
+			 WHERE checkpoint = $1::text
+			   AND kind = 'range'
+			   AND partition = $2::text
+			   AND range_no = $3::integer
+			   AND lease_epoch = $4::bigint
+			   AND claim_token = $5::text`),
+		arguments: []any{claim.Name, s.lease.Partition, s.lease.Range, s.lease.Epoch, claim.Token},
+		rows: func(rows pgx.Rows) error {
+			s.held = rows.Next()
+			if !s.held {
+				return rows.Err()
+			}
+			return rows.Scan(&s.lower, &s.upper, &s.cursor, &s.done)
+		},
+	}
+}
+
+// begin judges what was read.
+func (s *scan) begin() error {
+	switch {
+	case !s.held:
+		return s.leaseLost()
+	case s.done:
+		return batchEnded{storage.Batch{Done: true, Settings: s.settings, Leftovers: s.leftovers}}
+	case s.leftovers > leftoversBound:
+		return batchEnded{storage.Batch{Skipped: s.leftovers, Leftovers: s.leftovers, Settings: s.settings}}
+	}
+	s.limit = s.settings.WithDefaults().BatchRows
+	if s.lease.Limit > 0 {
+		s.limit = min(s.limit, s.lease.Limit)
+	}
+	return nil
+}
+
+func (s *scan) leaseLost() error {
+	return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q, partition %q: another worker took range %d", s.claim.Name, s.partition(), s.lease.Range)
+}
+
+// findEnd finds the last key of the batch. If fewer rows are left than a batch has, it is the end of the range. The numbers stand in the
+// text: a plan for any number would sort the whole table.
+func (s *scan) findEnd(ctx context.Context) error {
+	t := s.plan.table
+	from := s.cursor
+	if from == nil {
+		from = s.lower
+	}
+	var err error
+	if s.from, err = t.decode(from); err != nil {
+		return err
+	}
+	upper, err := t.decode(s.upper)
+	if err != nil {
+		return err
+	}
+	condition := t.inRange("t.", s.from, upper, s.partition())
+	found, err := s.Query(ctx, fmt.Sprintf(`
+SELECT %s
+  FROM %s AS t
+ WHERE %s
+ ORDER BY %s
+OFFSET %d
+ LIMIT 1`, t.texts("t."), t.sql, condition.sql(), t.names("t."), s.limit-1), condition.arguments...)
+	if err != nil {
+		return fmt.Errorf("read the keys of table %q: %w", t.declared.Name, err)
+	}
+	ends, err := t.collectKeys(found)
+	if err != nil {
+		return fmt.Errorf("read the keys of table %q: %w", t.declared.Name, err)
+	}
+	if len(ends) == 0 {
+		s.end, s.last = upper, true
+		return nil
+	}
+	s.end = ends[0]
+	return nil
+}
+
+// quick fills all rows of the batch in one statement, which waits for rows that the program holds.
+func (s *scan) quick(ctx context.Context) (storage.Batch, error) {
+	t := s.plan.table
+	condition := t.inRange("", s.from, s.end, s.partition())
+	batch := storage.Batch{Done: s.last, Leftovers: s.leftovers}
+	var single [][]string
+	if s.limit == 1 && s.end != nil {
+		single = [][]string{s.end}
+	}
+	steps := s.checkingConstraints(s.applying("update", single), step{
+		arguments: condition.arguments,
+		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE %s", t.sql, s.plan.set, condition.sql()),
+		done:      func(tag pgconn.CommandTag) { batch.Rows = tag.RowsAffected() },
+	})
+	if !s.last {
+		// As many rows as were counted to the end of the batch; in one round trip with what counts them anew.
+		return batch, s.advance(ctx, int64(s.limit), &batch, steps...)
+	}
+	if err := send(ctx, s.Tx, steps...); err != nil {
+		return batch, err
+	}
+	return batch, s.advance(ctx, batch.Rows, &batch)
+}
+
+// careful locks the rows that are free in a statement of its own, fills them, and keeps the others for later.
+func (s *scan) careful(ctx context.Context) (storage.Batch, error) {
+	sorted, err := s.lockRange(ctx, s.from, s.end)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	batch := storage.Batch{Rows: int64(len(sorted.locked)), Skipped: int64(len(sorted.held)), Done: s.last}
+	batch.Leftovers = s.leftovers + batch.Skipped
+	var steps []step
+	if len(sorted.held) > 0 {
+		steps = append(steps, s.keepingLeftovers(sorted.held))
+	}
+	if s.plan.statement() == nil && len(sorted.locked) > 0 {
+		steps = append(steps, s.updateKeys(sorted.locked)...)
+	} else if err := s.apply(ctx, sorted); err != nil {
+		return batch, err
+	}
+	return batch, s.advance(ctx, batch.Rows, &batch, steps...)
+}
+
+// advance sends what is left of the batch: the steps, then the cursor, then the ownership check.
+func (s *scan) advance(ctx context.Context, rows int64, batch *storage.Batch, steps ...step) error {
+	cursor := s.cursor
+	if !s.last {
+		text := storage.EncodeKey(s.end)
+		cursor = &text
+	}
+	moved := false
+	err := s.finish(ctx, append(steps, step{
+		what: "move the cursor",
+		sql: s.store.sql(`
+			UPDATE {schema}.sync_backfill_progress
+			   SET cursor_key = $6::text,
+			       done = $7::boolean,
+			       rows_done = rows_done + $8::bigint,
+			       updated_at_ms = ` + nowMS + `
+			 WHERE checkpoint = $1::text
+			   AND kind = 'range'
+			   AND partition = $2::text
+			   AND range_no = $3::integer
+			   AND lease_epoch = $4::bigint
+			   AND claim_token = $5::text
+			   AND cursor_key IS NOT DISTINCT FROM $9::text
+			   AND NOT done`),
+		arguments: []any{s.claim.Name, s.partition(), s.lease.Range, s.lease.Epoch, s.claim.Token, cursor, s.last, rows, s.cursor},
+		done:      func(tag pgconn.CommandTag) { moved = tag.RowsAffected() == 1 },
+	})...)
+	if err == nil && !moved {
+		return s.leaseLost()
+	}
+	return err
+}
+
+// sqlStateClass gives the first two characters of the server's state in the chain, "" if there is none.
+func sqlStateClass(err error) string {
+	state := sqlState(err)
+	if len(state) < 2 || strings.HasPrefix(state, "42501") {
+		return ""
+	}
+	return state[:2]
+}
