@@ -166,7 +166,9 @@ func withoutDetail(err error) error {
 	return err
 }
 
-var quoted = regexp.MustCompile(`"[^"]*"`)
+// quoted goes from the first quotation mark, of whatever language the server speaks, to the last: a value can hold some itself.
+// Behind "invalid byte sequence for encoding" come the bytes.
+var quoted = regexp.MustCompile(`(?s)["«„“”].*["»“”](: 0x.*)?`)
 
 // withoutValues gives the message and state of a server's error. In class 22 (data exceptions) what stands in quotes is a value.
 func withoutValues(pgErr *pgconn.PgError) error {
