@@ -106,7 +106,7 @@ func (s *Store) HasSourceChangesAbove(ctx context.Context, partition string, tab
 }
 
 // coverageIn asks the same inside a transaction, with a log that has to be whole above whole.
-func (s *Store) coverageIn(ctx context.Context, q querier, partition string, tables []string, seq, whole int64) (storage.Coverage, error) {
+func coverageIn(ctx context.Context, q querier, partition string, tables []string, seq, whole int64) (storage.Coverage, error) {
 	var facts coverageFacts
 	err := q.QueryRowContext(ctx, coverageSQL, partition, jsonList(tables), seq, whole).Scan(&facts.last, &facts.horizon, &facts.kept, &facts.hit)
 	if err != nil {

@@ -73,7 +73,7 @@ func (s *Store) runReadOnly(ctx context.Context, tx *sql.Conn, registered storag
 ) {
 	what := fmt.Sprintf("run query %q", registered.Name)
 	arguments := append([]any{partition}, parameters...)
-	err = contained(ctx, tx, what, readOnly, func() error {
+	err = contained(ctx, tx, what, &authorizer{readOnly: true}, func() error {
 		body := "(\n" + trimStatement(registered.SQL) + "\n)"
 		rows, err := tx.QueryContext(ctx, "SELECT syncbarrier_query.* FROM "+body+" AS syncbarrier_query", arguments...)
 		if err != nil {
