@@ -46,8 +46,8 @@ type finding struct {
 	decision storage.Decision
 }
 
-// judge reads the facts in the caller's transaction and decides.
-func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (finding, error) {
+// look reads the facts in the caller's transaction.
+func (s *Store) look(ctx context.Context, q querier, target storage.Target) (finding, error) {
 	f := finding{target: target}
 	var err error
 	if f.objects, err = readObjects(ctx, q); err != nil {
@@ -56,7 +56,14 @@ func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (fi
 	if f.recorded, err = readOwner(ctx, q, f.objects); err != nil {
 		return f, err
 	}
-	if f.facts, err = readFacts(ctx, q, f.objects, target); err != nil {
+	f.facts, err = readFacts(ctx, q, f.objects, target)
+	return f, err
+}
+
+// judge reads the facts in the caller's transaction and decides.
+func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (finding, error) {
+	f, err := s.look(ctx, q, target)
+	if err != nil {
 		return f, err
 	}
 	f.decision, err = storage.Decide(target, f.facts)
@@ -145,13 +152,9 @@ func (b *barrier) prepare(ctx context.Context, conn *sql.Conn) error {
 
 // carryOut does everything between the lock and COMMIT.
 func (b *barrier) carryOut(ctx context.Context) error {
-	var err error
-	if b.found, err = b.store.judge(ctx, b.tx, b.target); err != nil {
+	if err := b.decide(ctx); err != nil {
 		return err
 	}
-	wait := b.result.LockWait
-	b.result = resultOf(b.found.decision)
-	b.result.LockWait = wait
 	for _, do := range []func(context.Context) error{
 		b.ensureCatalog, b.ensureOwner, b.runSteps, b.checkPhysical, b.moveMarker, b.declare, b.raiseAndRecord, b.checkFence,
 	} {
@@ -162,11 +165,32 @@ func (b *barrier) carryOut(ctx context.Context) error {
 	return nil
 }
 
-// ensureCatalog installs or upgrades tables, fence and guards. What has been weakened since this build's were installed is not mended in silence,
-// because rows may have got in: the barrier refuses, and RepairFence mends and counts.
+// decide reads and judges. What has been weakened since this build's fence and guards were installed is not mended in silence, because rows may
+// have got in: the barrier refuses before it judges by what stands there, and RepairFence mends and counts.
+func (b *barrier) decide(ctx context.Context) error {
+	found, err := b.store.look(ctx, b.tx, b.target)
+	if err != nil {
+		return err
+	}
+	b.found = found
+	if !found.installs() && found.recorded.protocol == storage.CatalogProtocol {
+		if err := b.checkFence(ctx); err != nil {
+			return err
+		}
+	}
+	if b.found.decision, err = storage.Decide(b.target, found.facts); err != nil {
+		return err
+	}
+	wait := b.result.LockWait
+	b.result = resultOf(b.found.decision)
+	b.result.LockWait = wait
+	return nil
+}
+
+// ensureCatalog installs or upgrades tables, fence and guards.
 func (b *barrier) ensureCatalog(ctx context.Context) error {
 	if !b.found.installs() {
-		return b.checkFence(ctx)
+		return nil
 	}
 	statements, err := installCatalog(ctx, b.tx, b.found.objects)
 	b.result.Statements += statements

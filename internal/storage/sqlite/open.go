@@ -68,7 +68,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 
 	bounded, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if err := s.look(bounded, what); err != nil {
+	if err := s.firstLook(bounded, what); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -134,8 +134,8 @@ func (s *Store) dataSourceName(create bool) string {
 	return "file:" + (&url.URL{Path: s.file}).EscapedPath() + "?" + settings.Encode()
 }
 
-// look opens the first connection, reads the file's header and says what is wrong with it.
-func (s *Store) look(ctx context.Context, what string) error {
+// firstLook opens the first connection, reads the file's header and says what is wrong with it.
+func (s *Store) firstLook(ctx context.Context, what string) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return s.explainOpen(err, what)

@@ -1,0 +1,262 @@
+package sqlite
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// weakenings are ways to weaken fence and guards, with a part of what the check must say of each. Those that are not mended need a person.
+var weakenings = []struct {
+	name       string
+	statements []string
+	object     string
+	problem    string
+	mended     bool
+}{
+	{"the fence's trigger is dropped", []string{"DROP TRIGGER syncbarrier_fence_insert"}, "syncbarrier_fence_insert", "missing", true},
+	{"the fence's other trigger is dropped", []string{"DROP TRIGGER syncbarrier_fence_update"}, "syncbarrier_fence_update", "missing", true},
+	{"the fence's trigger is another one", []string{
+		"DROP TRIGGER syncbarrier_fence_insert",
+		"CREATE TRIGGER syncbarrier_fence_insert BEFORE INSERT ON sync_commits WHEN 0 BEGIN SELECT 1; END",
+	}, "syncbarrier_fence_insert", "not the one", true},
+	{"the fence's trigger is on another table", []string{
+		"DROP TRIGGER syncbarrier_fence_insert",
+		"CREATE TRIGGER syncbarrier_fence_insert BEFORE INSERT ON sync_changes BEGIN SELECT 1; END",
+	}, "syncbarrier_fence_insert", "not the one", true},
+	{"the guard of the marker is dropped", []string{"DROP TRIGGER syncbarrier_guard_marker_update"}, "syncbarrier_guard_marker_update", "missing", true},
+	{"the guard of the fence is dropped", []string{"DROP TRIGGER syncbarrier_guard_fence_delete"}, "syncbarrier_guard_fence_delete", "missing", true},
+	{"the guard of the checkpoints is dropped", []string{"DROP TRIGGER syncbarrier_guard_checkpoint_update"}, "syncbarrier_guard_checkpoint_update", "missing", true},
+	{"the fence is lowered behind its guard", []string{
+		"DROP TRIGGER syncbarrier_guard_fence_update",
+		"UPDATE sync_writer_fence SET required_writer_version = 1",
+	}, "row '*'", "was raised to 7", true},
+	{"the row for all is deleted behind its guard", []string{
+		"DROP TRIGGER syncbarrier_guard_fence_delete",
+		"DELETE FROM sync_writer_fence",
+	}, "row '*'", "missing", true},
+	{"the table of the log is made anew", []string{
+		"ALTER TABLE sync_commits RENAME TO sync_commits_old",
+		"CREATE TABLE sync_commits AS SELECT * FROM sync_commits_old WHERE false",
+		"DROP TABLE sync_commits_old",
+	}, "syncbarrier_fence_insert", "missing", true},
+	{"a foreign trigger stamps versions", []string{
+		"CREATE TRIGGER zz_stamp AFTER INSERT ON sync_commits BEGIN UPDATE sync_commits SET writer_version = 7; END",
+	}, "zz_stamp", "another program's", false},
+	{"the version has a default", []string{
+		"ALTER TABLE sync_commits DROP COLUMN writer_version",
+		"ALTER TABLE sync_commits ADD COLUMN writer_version INTEGER DEFAULT 7",
+	}, "writer_version", "default", false},
+	{"the version is generated", []string{
+		"ALTER TABLE sync_commits DROP COLUMN writer_version",
+		"ALTER TABLE sync_commits ADD COLUMN writer_version INTEGER AS (7)",
+	}, "writer_version", "generated", false},
+	{"the marker is lowered behind its guard", []string{
+		"DROP TRIGGER syncbarrier_guard_marker_update",
+		"UPDATE sync_schema_meta SET schema_version = 6",
+	}, "sync_schema_meta", "version 7 was applied", false},
+	{"the marker is deleted behind its guard", []string{
+		"DROP TRIGGER syncbarrier_guard_marker_delete",
+		"DELETE FROM sync_schema_meta",
+	}, "sync_schema_meta", "marker is missing", false},
+}
+
+// weaken runs statements against a file in which nothing has been weakened. The triggers have to be out of the way for a column to be
+// dropped, so those on the log are dropped and made again around it.
+func weaken(t testing.TB, p program, statements []string) {
+	t.Helper()
+	column := strings.Contains(strings.Join(statements, " "), "DROP COLUMN")
+	for _, trigger := range triggers {
+		if column && trigger.table == "sync_commits" {
+			p.exec("DROP TRIGGER " + trigger.name)
+		}
+	}
+	for _, statement := range statements {
+		p.exec(statement)
+	}
+	for _, trigger := range triggers {
+		if column && trigger.table == "sync_commits" {
+			p.exec(trigger.sql)
+		}
+	}
+}
+
+func TestEachWeakeningIsFoundAndMendedOrNamed(t *testing.T) {
+	for _, tt := range weakenings {
+		t.Run(tt.name, func(t *testing.T) {
+			path := newFile(t)
+			store := openStore(t, path)
+			apply(t, store, version6())
+			apply(t, store, version7())
+			wantIntact(t, store)
+			weaken(t, openProgram(t, path), tt.statements)
+
+			report, err := store.CheckFence(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantFinding(t, report, tt.object, tt.problem, tt.mended)
+			// A barrier neither goes on beside it nor mends it in silence, whether it has work or agrees.
+			wantText(t, refuse(t, store, version7(), storage.CodeFenceBroken), tt.object)
+			next := version7()
+			next.Version = 8
+			refuse(t, store, next, storage.CodeFenceBroken)
+
+			repaired, err := store.RepairFence(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantFinding(t, repaired, tt.object, tt.problem, tt.mended)
+			if !tt.mended {
+				again, err := store.CheckFence(testContext(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantFinding(t, again, tt.object, tt.problem, false)
+				return
+			}
+			if len(repaired.Repaired) == 0 {
+				t.Error("nothing was repaired")
+			}
+			wantIntact(t, store)
+			same(t, "fence", repaired.MinWriterVersion, 7)
+			if err := openProgram(t, path).commit("p", 1, 6); err == nil || !strings.Contains(err.Error(), fenced) {
+				t.Errorf("version 6 after the repair: %v", err)
+			}
+			same(t, "outcome", apply(t, store, version7()).Outcome, storage.Agreed)
+		})
+	}
+}
+
+func wantIntact(t testing.TB, store *Store) {
+	t.Helper()
+	report, err := store.CheckFence(testContext(t))
+	if err != nil || !report.Intact() {
+		t.Errorf("fence and guards: %v %v, want them intact", report.Findings, err)
+	}
+}
+
+func wantFinding(t testing.TB, report storage.FenceReport, object, problem string, repairable bool) {
+	t.Helper()
+	for _, finding := range report.Findings {
+		if strings.Contains(finding.Object, object) && strings.Contains(finding.Problem, problem) && finding.Repairable == repairable {
+			return
+		}
+	}
+	t.Errorf("found %v, want %q with %q, repairable %t", report.Findings, object, problem, repairable)
+}
+
+func TestCommitsThatGotInAreCountedOnce(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	p := openProgram(t, path)
+	write := func(partition string, seq int64, version any) {
+		t.Helper()
+		if err := p.commit(partition, seq, version); err != nil {
+			t.Fatal(err)
+		}
+		p.exec("INSERT OR IGNORE INTO sync_partitions(partition) VALUES (?)", partition)
+		p.exec("UPDATE sync_partitions SET max_commit_seq = ? WHERE partition = ?", seq, partition)
+	}
+	write("old", 1, 6) // before the fence: rightly there
+	write("old", 2, nil)
+	apply(t, store, version7())
+	write("old", 3, 7)
+	wantIntact(t, store)
+
+	p.exec("DROP TRIGGER syncbarrier_fence_insert")
+	write("old", 4, 6)
+	write("new", 1, nil)
+	write("new", 2, 7)
+	p.exec(triggers[0].sql) // put back as if nothing had been
+	report, err := store.CheckFence(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "commits that got in", report.GotIn, 2)
+	wantFinding(t, report, "sync_commits", "2 commits below the fence", true)
+
+	repaired, err := store.RepairFence(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "commits counted by the repair", repaired.GotIn, 2)
+	wantIntact(t, store)
+	p.exec("DROP TRIGGER syncbarrier_fence_insert")
+	write("new", 3, 1)
+	report, err = store.CheckFence(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "commits that got in since the repair", report.GotIn, 1)
+}
+
+func TestTheProtocolsOwnTriggerIsLeftAlone(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	apply(t, store, version7())
+	p := openProgram(t, path)
+	// As a program of the sync protocol does at each start.
+	own := `CREATE TRIGGER IF NOT EXISTS sync_commits_writer_fence BEFORE INSERT ON sync_commits FOR EACH ROW
+		WHEN EXISTS (SELECT 1 FROM sync_writer_fence WHERE partition = NEW.partition
+			AND (NEW.writer_version IS NULL OR NEW.writer_version < required_writer_version))
+		BEGIN SELECT RAISE(ABORT, 'sync.storage.writer_fence_rejected'); END`
+	p.exec(own)
+	p.exec("CREATE TRIGGER notify AFTER INSERT ON sync_commits BEGIN SELECT 1; END") // has nothing to do with versions
+	wantIntact(t, store)
+	next := version7()
+	next.Version = 8
+	apply(t, store, next)
+	if _, err := store.RepairFence(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if text := p.text("SELECT sql FROM sqlite_master WHERE name = 'sync_commits_writer_fence'"); !strings.HasSuffix(text, "END") {
+		t.Errorf("the protocol's trigger is now %q", text)
+	}
+	if err := p.commit("p", 1, 6); err == nil || !strings.Contains(err.Error(), fenced) {
+		t.Errorf("version 6: %v", err)
+	}
+}
+
+func TestAFileWithoutACatalogHasNoFenceToCheck(t *testing.T) {
+	store := openStore(t, newFile(t))
+	_, err := store.CheckFence(testContext(t))
+	wantCode(t, err, storage.CodeFenceBroken)
+	_, err = store.RepairFence(testContext(t))
+	wantCode(t, err, storage.CodeFenceBroken)
+}
+
+func TestANewerCatalogIsLeftToTheNewerProgram(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	p := openProgram(t, path)
+	p.exec("UPDATE sync_barrier_owner SET protocol = 99")
+	before := p.dump()
+	refuse(t, store, version7(), storage.CodeNewerCatalog)
+	for name, do := range map[string]func() error{
+		"check":  func() error { _, err := store.CheckFence(testContext(t)); return err },
+		"repair": func() error { _, err := store.RepairFence(testContext(t)); return err },
+		"plan":   func() error { _, err := store.Plan(testContext(t), version7()); return err },
+		"remove": func() error { _, err := store.Remove(testContext(t), true); return err },
+	} {
+		t.Run(name, func(t *testing.T) { wantCode(t, do(), storage.CodeNewerCatalog) })
+	}
+	same(t, "the file is as it was", p.dump(), before)
+}
+
+func TestAnotherBuildsFenceIsUpgradedInsideTheBarrier(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	p := openProgram(t, path)
+	p.exec("UPDATE sync_barrier_owner SET revision = 'of an older build'")
+	p.exec("DROP TRIGGER syncbarrier_guard_marker_update")
+	p.exec("CREATE TRIGGER syncbarrier_guard_marker_update BEFORE UPDATE ON sync_schema_meta BEGIN SELECT 'older'; END")
+	same(t, "outcome", apply(t, store, version6()).Outcome, storage.Agreed)
+	wantIntact(t, store)
+	same(t, "revision", p.text("SELECT revision FROM sync_barrier_owner"), catalogRevision)
+}
