@@ -19,11 +19,14 @@ func (s *Store) CheckFence(ctx context.Context) (storage.FenceReport, error) {
 	var report storage.FenceReport
 	o := txOptions{iso: pgx.RepeatableRead, readOnly: true}
 	err := s.inTx(ctx, "check the fence", o, func(ctx context.Context, tx pgx.Tx) error {
-		var err error
-		if report, err = s.checkFence(ctx, tx); err != nil {
+		found, err := s.readCatalog(ctx, tx)
+		if err != nil {
 			return err
 		}
-		return s.addGotIn(ctx, tx, &report)
+		if report, err = s.judgeFence(ctx, tx, found); err != nil {
+			return err
+		}
+		return s.addGotIn(ctx, tx, found, &report)
 	})
 	if err != nil {
 		return storage.FenceReport{}, err
@@ -38,6 +41,10 @@ func (s *Store) checkFence(ctx context.Context, q querier) (storage.FenceReport,
 	if err != nil {
 		return storage.FenceReport{}, err
 	}
+	return s.judgeFence(ctx, q, found)
+}
+
+func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (storage.FenceReport, error) {
 	if found.protocol == 0 {
 		return storage.FenceReport{}, storage.Refuse(storage.CodeFenceBroken, "schema %s has no Syncbarrier catalog, so nothing enforces a fence", s.schema)
 	}
@@ -120,7 +127,7 @@ func (s *Store) minimumFindings(found foundCatalog) []storage.FenceFinding {
 	object := fmt.Sprintf("row %q of %s.sync_writer_fence", storage.AllPartitions, s.schema)
 	forAll, required := found.minimum.forAll, found.required()
 	switch {
-	case !found.hasTable("sync_writer_fence"):
+	case !found.readable("sync_writer_fence"):
 		return nil
 	case forAll == nil:
 		return []storage.FenceFinding{{Object: object, Problem: "is missing, so every writer is refused", Repairable: true}}
@@ -222,8 +229,13 @@ func (s *Store) logFindings(ctx context.Context, q querier, found foundCatalog) 
 }
 
 // addGotIn counts the commits that were stored below the fence after it was raised.
-func (s *Store) addGotIn(ctx context.Context, q querier, report *storage.FenceReport) error {
+func (s *Store) addGotIn(ctx context.Context, q querier, found foundCatalog, report *storage.FenceReport) error {
 	const most = 10
+	for _, table := range []string{"sync_barrier_history", "sync_writer_fence", "sync_commits"} {
+		if !found.readable(table) {
+			return nil // which is a finding of its own
+		}
+	}
 	floors, incomplete, err := s.raisedFloors(ctx, q)
 	if err != nil || len(floors) == 0 {
 		return err

@@ -35,6 +35,7 @@ type foundRelation struct {
 	policies          bool // row security applies to the functions' owner
 	forced            bool // because it is forced
 	rights            bool // the functions' owner may do with it what they do
+	hidden            bool // row security applies to us: a read is an error
 }
 
 type foundFunction struct {
@@ -57,6 +58,11 @@ type foundTrigger struct {
 	when       string
 	columns    bool // limited to some columns
 	constraint bool
+}
+
+// readable says whether a table is there and no policy keeps its rows from us.
+func (f foundCatalog) readable(name string) bool {
+	return f.hasTable(name) && !f.relations[name].hidden
 }
 
 // hasTable says whether a table is there.
@@ -139,6 +145,7 @@ func (s *Store) readRelations(ctx context.Context, q querier, found *foundCatalo
 		           AND pg_catalog.has_table_privilege(d.oid, c.oid, 'INSERT') AND pg_catalog.has_table_privilege(d.oid, c.oid, 'UPDATE')
 		         ELSE pg_catalog.has_table_privilege(d.oid, c.oid, 'SELECT')
 		       END,
+		       pg_catalog.row_security_active(c.oid),
 		       d.rolname::text,
 		       c.relname = 'sync_commits' AND EXISTS (
 		         SELECT
@@ -158,7 +165,7 @@ func (s *Store) readRelations(ctx context.Context, q querier, found *foundCatalo
 	var relation foundRelation
 	var version bool
 	_, err = pgx.ForEachRow(rows, []any{&relation.name, &relation.kind, &relation.owner, &relation.unlogged, &relation.policies,
-		&relation.forced, &relation.rights, &found.owner, &version}, func() error {
+		&relation.forced, &relation.rights, &relation.hidden, &found.owner, &version}, func() error {
 		found.relations[relation.name] = relation
 		found.version = found.version || version
 		return nil
@@ -273,9 +280,9 @@ func conditionOf(definition string) string {
 	return normaliseCondition(rest[:end])
 }
 
-// readMinimum reads what was recorded of the fence. Tables that are missing have nothing to say.
+// readMinimum reads what was recorded of the fence. Tables that are missing or hidden have nothing to say.
 func (s *Store) readMinimum(ctx context.Context, q querier, found *foundCatalog) error {
-	if found.hasTable("sync_writer_fence") {
+	if found.readable("sync_writer_fence") {
 		err := q.QueryRow(ctx, s.sql(`
 			SELECT max(required_writer_version)::bigint
 			  FROM {schema}.sync_writer_fence
@@ -284,7 +291,7 @@ func (s *Store) readMinimum(ctx context.Context, q querier, found *foundCatalog)
 			return err
 		}
 	}
-	if !found.hasTable("sync_barrier_history") {
+	if !found.readable("sync_barrier_history") {
 		return nil
 	}
 	return q.QueryRow(ctx, s.sql(`

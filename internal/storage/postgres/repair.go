@@ -27,11 +27,15 @@ func (s *Store) RepairFence(ctx context.Context) (storage.FenceReport, error) {
 				return err
 			}
 		}
-		if report, err = s.checkFence(ctx, tx); err != nil {
+		after, err := s.readCatalog(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if report, err = s.judgeFence(ctx, tx, after); err != nil {
 			return err
 		}
 		report.Repaired = repaired
-		return s.addGotIn(ctx, tx, &report)
+		return s.addGotIn(ctx, tx, after, &report)
 	})
 	if err != nil {
 		return storage.FenceReport{}, err
@@ -54,6 +58,9 @@ func (s *Store) repair(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	}
 	repaired, err := s.repairRelations(ctx, tx, found)
 	if err != nil {
+		return nil, err
+	}
+	if found, err = s.readCatalog(ctx, tx); err != nil { // with what was hidden
 		return nil, err
 	}
 	functions, err := s.installFunctions(ctx, tx, found)
