@@ -40,21 +40,25 @@ func runUserSQL(ctx context.Context, conn *sql.Conn, what, text string) (written
 
 // authorizer decides what SQL of a user may do, and notes which tables it writes.
 type authorizer struct {
-	denied  *storage.Error // the first refusal: SQLite itself only says "not authorized"
-	written []string
+	readOnly bool           // only queries pass
+	denied   *storage.Error // the first refusal: SQLite itself only says "not authorized"
+	written  []string
 }
 
 // authorize is asked by SQLite while it compiles a statement (https://www.sqlite.org/c3ref/c_alter_table.html has the arguments).
 func (a *authorizer) authorize(action modernc.AuthorizerActionCode, first, second, database, _ string) modernc.AuthorizerReturnCode {
+	if a.readOnly && !isQuery(action) {
+		return a.deny(storage.CodeInvalidSQL, "it does something else than read, and only queries run here")
+	}
 	switch action {
 	case modernc.AuthTransaction:
-		return a.deny(storage.CodeNotTransactional, "%s would end or split the barrier's transaction", first)
+		return a.deny(storage.CodeNotTransactional, "%s would end or split the transaction it runs in", first)
 	case modernc.AuthSavepoint:
-		return a.deny(storage.CodeNotTransactional, "SAVEPOINT and RELEASE would split the barrier's transaction")
+		return a.deny(storage.CodeNotTransactional, "SAVEPOINT and RELEASE would split the transaction they run in")
 	case modernc.AuthAttach:
-		return a.deny(storage.CodeNotTransactional, "ATTACH reaches another file, which is not part of the barrier's transaction")
+		return a.deny(storage.CodeNotTransactional, "ATTACH reaches another file, which is not part of this transaction")
 	case modernc.AuthDetach:
-		return a.deny(storage.CodeNotTransactional, "DETACH reaches another file, which is not part of the barrier's transaction")
+		return a.deny(storage.CodeNotTransactional, "DETACH reaches another file, which is not part of this transaction")
 	case modernc.AuthPragma:
 		if second != "" && !slices.Contains(readingPragmas, fold(first)) {
 			return a.deny(storage.CodeInvalidSpec, "PRAGMA %s: a setting is the connection's and has no effect inside a transaction; leave it out", first)
@@ -65,6 +69,16 @@ func (a *authorizer) authorize(action modernc.AuthorizerActionCode, first, secon
 		a.write(second, first)
 	}
 	return modernc.AuthorizerOK
+}
+
+// isQuery says that an action is part of a query.
+func isQuery(action modernc.AuthorizerActionCode) bool {
+	switch action {
+	case modernc.AuthSelect, modernc.AuthRead, modernc.AuthFunction, modernc.AuthRecursive:
+		return true
+	default:
+		return false
+	}
 }
 
 func (a *authorizer) deny(code storage.Code, format string, args ...any) modernc.AuthorizerReturnCode {
@@ -88,7 +102,7 @@ var readingPragmas = []string{
 }
 
 // discardTemporaries drops what user SQL left in the session: an unqualified name is looked up among temporary tables first, so the
-// marker could be written into one and be gone, and a temporary trigger would act on the barrier's own statements.
+// marker could be written into one and be gone, and a temporary trigger would act on our own statements.
 func discardTemporaries(ctx context.Context, q querier, what string) error {
 	rows, err := q.QueryContext(ctx, `
 		SELECT upper(type), name

@@ -198,7 +198,7 @@ func (w *writer) Query(ctx context.Context, name string, parameters ...any) (sto
 // Errors: CodeInvalidSQL; CodeNotTransactional.
 func (w *writer) Exec(ctx context.Context, text string, arguments ...any) (affected int64, err error) {
 	err = w.run("run a statement", func() error {
-		return contained(ctx, w.tx, "run a statement", statements, func() error {
+		return contained(ctx, w.tx, "run a statement", &authorizer{}, func() error {
 			result, err := w.tx.ExecContext(ctx, text, arguments...)
 			if err != nil {
 				return err
