@@ -21,6 +21,8 @@ type Store struct {
 	turn chan struct{}
 }
 
+var _ storage.Store = (*Store)(nil)
+
 // querier is what reads and writes have in common, inside a transaction or on a connection of the pool.
 type querier interface {
 	ExecContext(ctx context.Context, query string, arguments ...any) (sql.Result, error)
