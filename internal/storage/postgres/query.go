@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -112,7 +111,7 @@ func (s *Store) runReadOnly(ctx context.Context, tx pgx.Tx, registered storage.R
 	if mode == pgx.QueryExecModeSimpleProtocol {
 		mode = pgx.QueryExecModeExec
 	}
-	text := "SELECT syncbarrier_query.* FROM (" + strings.TrimRight(registered.SQL, "; \t\r\n") + "\n) AS syncbarrier_query"
+	text := "SELECT syncbarrier_query.* FROM (" + trimmed(registered.SQL) + "\n) AS syncbarrier_query"
 	arguments := append([]any{mode, textResult, partition}, parameters...)
 	rows, err := tx.Query(ctx, text, arguments...)
 	if err == nil {
