@@ -5,6 +5,7 @@ import (
 	"io"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -117,7 +118,7 @@ func section(w io.Writer, title string, lines []string) {
 	}
 	_, _ = fmt.Fprintf(w, "%s:\n", title)
 	for _, line := range lines {
-		_, _ = fmt.Fprintf(w, "  %s\n", line)
+		_, _ = fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(line, "\n", "\n    "))
 	}
 }
 

@@ -129,8 +129,16 @@ func writeStatus(w io.Writer, status storage.Status, out statusOutput) {
 		_, _ = fmt.Fprintf(w, "no Syncbarrier catalog in this database schema (%s)\n", out.Server)
 		return
 	}
-	_, _ = fmt.Fprintf(w, "version      %d\nfence        %s\noldest reader %d\nowner        %s\ndatabase     %s, %s\nrefused      %d writes\n",
-		out.StoredVersion, fenceWord(out.MinWriterVersion), out.MinReaderVersion, out.Owner, out.Database, out.Server, out.Refused)
+	for _, line := range [][2]string{
+		{"version", strconv.FormatInt(out.StoredVersion, 10)},
+		{"fence", fenceWord(out.MinWriterVersion)},
+		{"readers", readersWord(out.MinReaderVersion)},
+		{"owner", out.Owner},
+		{"database", out.Database + ", " + out.Server},
+		{"refused", fmt.Sprintf("%d writes, as far as the database can count them", out.Refused)},
+	} {
+		_, _ = fmt.Fprintf(w, "%-9s %s\n", line[0], line[1])
+	}
 	writeGate(w, "", out.StoredVersion, storage.GateVerdict{Open: out.Open, Writable: out.Writable, Reason: storage.GateReason(out.Reason), Message: out.Message})
 	if len(out.Checkpoints) > 0 {
 		_, _ = fmt.Fprintln(w)
@@ -143,6 +151,13 @@ func fenceWord(version int64) string {
 		return "none: every writer is accepted"
 	}
 	return fmt.Sprintf("writers from version %d on", version)
+}
+
+func readersWord(version int64) string {
+	if version == 0 {
+		return "every version may read"
+	}
+	return fmt.Sprintf("versions from %d on may read", version)
 }
 
 func writeCheckpoints(w io.Writer, checkpoints []checkpointOutput) {
