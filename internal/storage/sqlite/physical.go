@@ -166,10 +166,8 @@ func readIndexes(ctx context.Context, q querier, objects schemaObjects, table st
 			return nil, translate(err, what)
 		}
 		if len(indexes) == 0 || indexes[len(indexes)-1].Name != read.Name {
-			// A collation of its own makes another index of it; one of the column's stands in the table's text.
-			ownCollation := strings.Contains(fold(objects.sql[fold(read.Name)]), "collate")
 			read.Valid, read.Constraint = true, read.origin != "c"
-			read.Plain = !read.partial && !ownCollation
+			read.Plain = !read.partial && !hasCollation(objects.sql[fold(read.Name)])
 			indexes = append(indexes, read)
 		}
 		last := &indexes[len(indexes)-1]
@@ -182,6 +180,17 @@ func readIndexes(ctx context.Context, q querier, objects schemaObjects, table st
 		}
 	}
 	return indexes, translate(rows.Err(), what)
+}
+
+// quotedOrComment matches what is no keyword in SQL.
+var quotedOrComment = regexp.MustCompile("(?s)\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|`[^`]*`|\\[[^\\]]*\\]|--[^\n]*|/\\*.*?\\*/")
+
+var collateWord = regexp.MustCompile(`(?i)\bcollate\b`)
+
+// hasCollation says whether an index names a collation of its own, which makes another index of it. The collation of a column stands in the
+// table's text, and SQLite tells nowhere which of the two an index has.
+func hasCollation(text string) bool {
+	return collateWord.MatchString(quotedOrComment.ReplaceAllString(text, " "))
 }
 
 func (i *index) respell(spelled spelling) {
