@@ -61,7 +61,7 @@ func activate(ctx context.Context, tx *sql.Conn, claim storage.Claim, activation
 	if err != nil || reason != "" {
 		return storage.ActivationReport{Outcome: storage.OutcomeUnverifiable, Reason: reason}, err
 	}
-	if report, err = w.applyRest(ctx, found, activation); err != nil || report.Outcome != storage.OutcomeActivated {
+	if report, err = w.applyRest(ctx, row, found, activation); err != nil || report.Outcome != storage.OutcomeActivated {
 		return report, firstError(err, w.dropRelations(ctx))
 	}
 	for _, b := range found {
@@ -119,8 +119,8 @@ func (w *work) checkScanned(ctx context.Context, row owned) error {
 	return nil
 }
 
-// applyRest applies and verifies what the log shows above the positions. More than the largest rest is left to the tail.
-func (w *work) applyRest(ctx context.Context, found []behind, activation storage.Activation) (report storage.ActivationReport, err error) {
+// applyRest applies and verifies what the log shows above the positions, and leftovers. More than the largest rest is left to the tail.
+func (w *work) applyRest(ctx context.Context, row owned, found []behind, activation storage.Activation) (report storage.ActivationReport, err error) {
 	limit := int64(activation.MaxRest)
 	if limit <= 0 {
 		limit = defaultMaxRest
@@ -147,7 +147,11 @@ func (w *work) applyRest(ctx context.Context, found []behind, activation storage
 		}
 		changes += more
 	}
-	if changes > limit {
+	left, err := w.collectLeftovers(ctx, row, 0)
+	if err != nil {
+		return report, err
+	}
+	if changes += int64(len(left)); changes > limit {
 		return storage.ActivationReport{Outcome: storage.OutcomeChanged, Rest: changes}, nil
 	}
 	report = storage.ActivationReport{Outcome: storage.OutcomeActivated}
@@ -217,4 +221,3 @@ func (q insideQuerier) Query(ctx context.Context, text string, arguments ...any)
 	_, values, err := collectResult(rows)
 	return values, err
 }
-

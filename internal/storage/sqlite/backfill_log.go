@@ -87,20 +87,6 @@ func (w *work) readAllBehind(ctx context.Context, limit int) ([]behind, error) {
 		 LIMIT ?2`, w.definition.Name, limit)
 }
 
-// changedSince says what is not as it was when the pass began, "" if nothing is.
-func (w *work) changedSince(ctx context.Context, row owned) (string, error) {
-	now, err := readClaimFacts(ctx, w.tx, w.definition)
-	switch {
-	case err != nil:
-		return "", err
-	case now.System != row.facts.System:
-		return "this is another database than when the pass began", nil
-	case now.Fingerprint != row.facts.Fingerprint:
-		return "the backfilled table or a source is not the table it was when the pass began (a VACUUM or a change of its columns does that too)", nil
-	}
-	return "", nil
-}
-
 // stretchOf gives the commit up to which the changes above a position are taken together: whole commits only, at most limit changes, but
 // always at least one commit with changes. all says that nothing is left above it.
 func (w *work) stretchOf(ctx context.Context, b behind, limit int64) (upTo int64, all bool, err error) {
@@ -149,7 +135,7 @@ func (w *work) collectChanges(ctx context.Context, b behind, upTo int64) (change
 		if len(rowIDs) == 0 {
 			continue
 		}
-		declared := w.sourceTable(source.Table)
+		declared := tableOf(w.definition, source.Table)
 		key, relation := w.key, keysRelation
 		if source.Keys != "" {
 			if key, err = w.makeChanged(ctx, source); err != nil {
@@ -188,6 +174,43 @@ func (w *work) readChanges(ctx context.Context, table string, b behind, upTo int
 	return rowIDs, translate(err, fmt.Sprintf("checkpoint %q: read the log of partition %q", w.definition.Name, b.partition))
 }
 
+// collectLeftovers puts the keys that somebody left over for a row into the keys relation, at most limit of them (0: all), and says which.
+func (w *work) collectLeftovers(ctx context.Context, row owned, limit int) (rowKeys []string, err error) {
+	if limit <= 0 {
+		limit = -1
+	}
+	rowKeys, err = collect(ctx, w.tx, func(row interface{ Scan(...any) error }) (key string, err error) {
+		return key, row.Scan(&key)
+	}, `
+		SELECT row_key
+		  FROM main.sync_backfill_leftovers
+		 WHERE checkpoint = ?1
+		   AND partition = ?2
+		 ORDER BY row_key
+		 LIMIT ?3`, row.Name, row.Partition, limit)
+	if err != nil {
+		return nil, translate(err, fmt.Sprintf("checkpoint %q: read the leftovers", w.definition.Name))
+	}
+	var keys [][]any
+	for _, rowKey := range rowKeys {
+		texts, ok := storage.DecodeKey(rowKey, len(w.key.columns))
+		if !ok {
+			return nil, storage.Refuse(storage.CodeContentDrift, "checkpoint %q: a leftover of partition %q is no key of table %q", row.Name, row.Partition, w.key.table)
+		}
+		keys = append(keys, w.key.candidates(texts)...)
+	}
+	return rowKeys, w.insertKeys(ctx, keysRelation, keys)
+}
+
+// dropLeftovers forgets leftovers that were done.
+func (w *work) dropLeftovers(ctx context.Context, row owned, rowKeys []string) error {
+	return w.exec(ctx, "drop leftovers", `
+		DELETE FROM main.sync_backfill_leftovers
+		 WHERE checkpoint = ?1
+		   AND partition = ?2
+		   AND row_key IN (SELECT value FROM json_each(?3))`, row.Name, row.Partition, jsonList(rowKeys))
+}
+
 // keysOf gives the keys that changes of a source name. A row of a Syncular table is named by its row id, in the partition of the commit.
 func keysOf(declared storage.Table, key tableKey, partition string, rowIDs []string) (keys [][]any, ok bool) {
 	for _, rowID := range rowIDs {
@@ -202,18 +225,9 @@ func keysOf(declared storage.Table, key tableKey, partition string, rowIDs []str
 	return keys, true
 }
 
-func (w *work) sourceTable(name string) storage.Table {
-	for _, table := range w.definition.SourceTables {
-		if table.Name == name {
-			return table
-		}
-	}
-	return w.definition.Table
-}
-
 // makeChanged makes the relation of changed keys of a source that is not the backfilled table.
 func (w *work) makeChanged(ctx context.Context, source storage.Source) (tableKey, error) {
-	key, err := readKey(ctx, w.tx, w.sourceTable(source.Table))
+	key, err := readKey(ctx, w.tx, tableOf(w.definition, source.Table))
 	if err != nil {
 		return key, err
 	}

@@ -12,7 +12,7 @@ import (
 // owned is a checkpoint row that a claim owns.
 type owned struct {
 	storage.CheckpointRow
-	facts claimFacts // what was true when its pass began
+	facts passFacts // what was true when its pass began
 }
 
 // readOwned reads a row of a claim. CodeOwnershipLost unless epoch and token are still the row's: by then another claim has it, or it
@@ -20,7 +20,7 @@ type owned struct {
 func readOwned(ctx context.Context, q querier, claim storage.Claim, partition string) (row owned, err error) {
 	claimed, ok := claim.Row(partition)
 	if !ok {
-		return row, storage.Refuse(storage.CodeInvalidSpec, "checkpoint %q: partition %q is no row of the claim", claim.Name, partition)
+		return row, storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q: the claim has no row for partition %q", claim.Name, partition)
 	}
 	var facts string
 	row.CheckpointRow, err = scanCheckpoint(scanMore{q.QueryRowContext(ctx, `
@@ -42,7 +42,8 @@ func readOwned(ctx context.Context, q querier, claim storage.Claim, partition st
 	case err != nil:
 		return row, err
 	}
-	return row, decodeFacts(facts, &row.facts)
+	row.facts, err = decodeFacts(facts)
+	return row, err
 }
 
 func ownershipLost(name, partition string) error {

@@ -86,8 +86,8 @@ func readClaims(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgress
 		   AND kind = 'claim'
 		 ORDER BY updated_at_ms, owner_epoch`, p.Definition.Name)
 	for _, claim := range claims {
-		var facts claimFacts
-		if err := decodeFacts(claim.facts, &facts); err != nil {
+		facts, err := decodeFacts(claim.facts)
+		if err != nil {
 			return err
 		}
 		p.ClaimToken = claim.token

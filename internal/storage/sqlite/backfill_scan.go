@@ -16,8 +16,9 @@ const scanWindow = 10
 // ScanBatch does one batch of a range in one transaction: keys above the cursor, applied, cursor moved, ownership checked last. SQLite has
 // one writer, so nobody holds any of the rows, and the program waits until the batch is done: it is short.
 //
-// Errors: CodeOwnershipLost leaves nothing of the batch behind; CodeInvalidSQL, which names the key if the lease is limited to one row;
-// CodeUnverifiable if the pass has to begin again.
+// A paused checkpoint gives a batch with nothing but its settings, a row that this claim has activated one that is done.
+//
+// Errors: CodeOwnershipLost leaves nothing of the batch behind; CodeInvalidSQL, which names the key in a batch of one row.
 func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (batch storage.Batch, err error) {
 	what := fmt.Sprintf("scan range %d of checkpoint %q", lease.Range, claim.Name)
 	err = s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
@@ -27,16 +28,16 @@ func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storag
 			return err
 		}
 		batch.Settings = w.definition.Checkpoint.Settings
+		if row.State == storage.Activated {
+			batch.Done = true
+			return nil
+		}
 		r, err := w.readRange(ctx, claim, lease)
 		if err != nil {
 			return err
 		}
-		if r.done {
-			batch.Done = true
+		if batch.Done = r.done; r.done || batch.Settings.Paused {
 			return nil
-		}
-		if reason, err := w.changedSince(ctx, row); err != nil || reason != "" {
-			return unverifiablePass(claim.Name, lease.Partition, reason, err)
 		}
 		if err := w.scan(ctx, claim, lease, r, &batch); err != nil {
 			return err
@@ -47,13 +48,6 @@ func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storag
 		return storage.Batch{Settings: batch.Settings}, err
 	}
 	return batch, nil
-}
-
-func unverifiablePass(name, partition, reason string, err error) error {
-	if err != nil {
-		return err
-	}
-	return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", name, partition, reason)
 }
 
 // scanRange is a key range with its cursor.
@@ -97,7 +91,7 @@ func (w *work) readRange(ctx context.Context, claim storage.Claim, lease storage
 func (w *work) scan(ctx context.Context, claim storage.Claim, lease storage.Lease, r scanRange, batch *storage.Batch) error {
 	limit := batch.Settings.WithDefaults().BatchRows
 	if lease.Limit > 0 {
-		limit = lease.Limit
+		limit = min(limit, lease.Limit)
 	}
 	if err := w.makeRelations(ctx); err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 const partitionsPerTail = 1000
 
 // TailBatch applies logged source changes above the position of a claimed row, whole commits, at most limit changes, and moves the position.
-// Where there is nothing to do it does not take the write lock. A row that this claim has activated has nothing left.
+// Where there is nothing to do it does not take the write lock. A row that this claim has activated has nothing left; a paused checkpoint
+// gives a batch with nothing but its settings.
 //
 // Errors: CodeOwnershipLost; CodeInvalidSpec for an external checkpoint. Batch.Unverifiable if the log cannot answer.
 func (s *Store) TailBatch(ctx context.Context, claim storage.Claim, partition string, limit int) (batch storage.Batch, err error) {
@@ -59,10 +60,14 @@ func openTail(ctx context.Context, tx *sql.Conn, claim storage.Claim, partition 
 		return nil, err
 	}
 	t := &tail{work: w, row: row, batch: storage.Batch{Settings: w.definition.Checkpoint.Settings}}
-	if row.State == storage.Activated {
+	if row.State == storage.Activated || t.batch.Settings.Paused {
+		t.batch.Done = row.State == storage.Activated
 		return t, nil
 	}
 	if t.batch.Unverifiable, err = w.changedSince(ctx, row); err != nil || t.batch.Unverifiable != "" {
+		return t, err
+	}
+	if t.batch.Leftovers, err = w.countLeftovers(ctx, row); err != nil {
 		return t, err
 	}
 	t.found, t.batch.Unverifiable, err = w.readBehind(ctx, row, partitionsPerTail)
@@ -71,7 +76,7 @@ func openTail(ctx context.Context, tx *sql.Conn, claim storage.Claim, partition 
 
 // idle says that there is nothing to apply, and marks the batch so.
 func (t *tail) idle() bool {
-	if t.batch.Unverifiable != "" {
+	if t.batch.Unverifiable != "" || t.batch.Done || t.batch.Settings.Paused {
 		return true
 	}
 	for _, b := range t.found {
@@ -138,17 +143,67 @@ func (t *tail) read(ctx context.Context, limit int64) (steps []step, err error) 
 	return steps, nil
 }
 
-// RetryLeftovers finds nothing to do: with one writer at a time no batch meets a row that somebody holds, so none is left over.
+// RetryLeftovers does the leftovers of a row, at most limit of them. No batch of ours leaves any: with one writer at a time it never meets a
+// row that somebody holds. What stands there was written by another program, or came with the database.
 //
-// Errors: CodeOwnershipLost.
-func (s *Store) RetryLeftovers(ctx context.Context, claim storage.Claim, partition string, _ int) (batch storage.Batch, err error) {
+// Errors: CodeOwnershipLost; CodeInvalidSQL.
+func (s *Store) RetryLeftovers(ctx context.Context, claim storage.Claim, partition string, limit int) (batch storage.Batch, err error) {
 	what := fmt.Sprintf("retry the leftovers of checkpoint %q in partition %q", claim.Name, partition)
+	left := int64(0)
 	err = s.inTx(ctx, what, false, func(ctx context.Context, tx *sql.Conn) error {
-		w, _, err := openWork(ctx, tx, claim, partition)
-		if err == nil {
-			batch = storage.Batch{Done: true, Settings: w.definition.Checkpoint.Settings}
+		w, row, err := openWork(ctx, tx, claim, partition)
+		if err != nil {
+			return err
 		}
+		batch = storage.Batch{Settings: w.definition.Checkpoint.Settings}
+		left, err = w.countLeftovers(ctx, row)
+		batch.Leftovers, batch.Done = left, left == 0
 		return err
 	})
-	return batch, err
+	if err != nil || left == 0 || batch.Settings.Paused {
+		return batch, err
+	}
+	err = s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
+		w, row, err := openWork(ctx, tx, claim, partition)
+		if err != nil {
+			return err
+		}
+		return w.retry(ctx, claim, row, max(1, limit), &batch)
+	})
+	if err != nil {
+		return storage.Batch{Settings: batch.Settings}, err
+	}
+	return batch, nil
+}
+
+func (w *work) retry(ctx context.Context, claim storage.Claim, row owned, limit int, batch *storage.Batch) error {
+	if err := w.makeRelations(ctx); err != nil {
+		return err
+	}
+	done, err := w.collectLeftovers(ctx, row, limit)
+	if err != nil {
+		return err
+	}
+	if batch.Rows, err = w.applyKeys(ctx); err != nil {
+		return err
+	}
+	if err := w.dropLeftovers(ctx, row, done); err != nil {
+		return err
+	}
+	if batch.Leftovers, err = w.countLeftovers(ctx, row); err != nil {
+		return err
+	}
+	batch.Done = batch.Leftovers == 0
+	if err := w.dropRelations(ctx); err != nil {
+		return err
+	}
+	return checkOwner(ctx, w.tx, claim, row.Partition, storage.Backfilling)
+}
+
+func (w *work) countLeftovers(ctx context.Context, row owned) (int64, error) {
+	return w.count(ctx, "count the leftovers", `
+		SELECT count(*)
+		  FROM main.sync_backfill_leftovers
+		 WHERE checkpoint = ?1
+		   AND partition = ?2`, row.Name, row.Partition)
 }

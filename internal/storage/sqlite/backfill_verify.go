@@ -13,8 +13,8 @@ import (
 const namedKeys = 10
 
 // VerifyRow runs the verify queries of a checkpoint in full, in one snapshot and without a lock, restricted to the claimed row's partition
-// where the table has one. Wrong rows that the same snapshot shows changed in the log above the position are still to be done, and
-// do not count.
+// where the table has one. Wrong rows that the same snapshot shows changed in the log above the position, or left over, are still to
+// be done and do not count.
 //
 // Errors: CodeVerificationFailed names the query, the count and at most ten keys; CodeInvalidSQL; CodeOwnershipLost.
 func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition string) error {
@@ -38,6 +38,9 @@ func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition st
 			if _, reason, err = w.collectChanges(ctx, b, b.last); err != nil {
 				return err
 			}
+		}
+		if _, err := w.collectLeftovers(ctx, row, 0); err != nil {
+			return err
 		}
 		for _, verify := range w.definition.Checkpoint.Verify {
 			if err := w.verify(ctx, verify, w.inFull(verify, w.partOf(partition))); err != nil {

@@ -2,9 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -133,51 +131,4 @@ func sourceTables(definition storage.Definition) []string {
 		names = append(names, source.Table)
 	}
 	return names
-}
-
-// readClaimFacts reads what a claim notes of the database as it is now.
-func readClaimFacts(ctx context.Context, q querier, definition storage.Definition) (facts claimFacts, err error) {
-	err = q.QueryRowContext(ctx, `
-		SELECT system_identifier
-		  FROM main.sync_barrier_owner
-		 WHERE id = 1`).Scan(&facts.System)
-	if err != nil && !noRows(err) {
-		return facts, translate(err, "read sync_barrier_owner")
-	}
-	facts.Fingerprint, err = fingerprint(ctx, q, definition)
-	return facts, err
-}
-
-// fingerprint tells a table from one that was put in its place, and shows a change of the columns that the checkpoint declares: nothing
-// of that is in the log. VACUUM moves tables too, and then costs a pass.
-func fingerprint(ctx context.Context, q querier, definition storage.Definition) (string, error) {
-	hash := sha256.New()
-	tables := definition.SourceTables
-	if definition.Table.Name != "" {
-		tables = append([]storage.Table{definition.Table}, tables...)
-	}
-	for _, table := range tables {
-		var root sql.NullInt64
-		err := q.QueryRowContext(ctx, `
-			SELECT rootpage
-			  FROM main.sqlite_schema
-			 WHERE type = 'table'
-			   AND name = ?1 COLLATE NOCASE`, table.Name).Scan(&root)
-		if err != nil && !noRows(err) {
-			return "", translate(err, "read the schema")
-		}
-		columns, err := readColumns(ctx, q, table.Name)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(hash, "%q %d", fold(table.Name), root.Int64)
-		for _, c := range columns {
-			_, declared := table.Column(spellingOf(table).of(c.name))
-			if declared || c.position > 0 {
-				fmt.Fprintf(hash, " %q %q %t %d", fold(c.name), canonicalType(c.declared), c.notNull, c.position)
-			}
-		}
-		fmt.Fprintln(hash)
-	}
-	return hex.EncodeToString(hash.Sum(nil))[:32], nil
 }

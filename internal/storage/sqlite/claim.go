@@ -3,28 +3,17 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
-
-// claimFacts is what was true when a pass began. If it is not so any more, the log cannot answer for the pass.
-type claimFacts struct {
-	LogEpoch    string `json:"logEpoch,omitempty"` // of the row's partition; those of a row '*' are kept with its positions
-	System      string `json:"systemIdentifier"`
-	Fingerprint string `json:"fingerprint"` // of the backfilled table and the sources
-	Position    int64  `json:"position"`    // of the log, when the pass began; those of a row '*' are kept apart
-	Restarts    int    `json:"restarts"`
-	Rows        int64  `json:"rows"` // rows there were to scan, for status
-}
 
 // ClaimCheckpoint claims one row: its owner epoch is raised and a new token drawn, so whoever worked on it before is refused.
 //
 // Errors: CodeCheckpointNotDeclared if there is no such row, or it is activated.
 func (s *Store) ClaimCheckpoint(ctx context.Context, partition, name string) (storage.Claim, error) {
 	claim, err := s.claim(ctx, claimRequest{name: name, partition: partition, single: true})
-	if err == nil && len(claim.Rows) == 0 {
+	if storage.CodeOf(err) == storage.CodeCheckpointNotDeclared || err == nil && len(claim.Rows) == 0 {
 		return storage.Claim{}, storage.Refuse(storage.CodeCheckpointNotDeclared, "no open checkpoint %q is declared in partition %q", name, partition)
 	}
 	return claim, err
@@ -84,7 +73,7 @@ type claimer struct {
 	definition storage.Definition // without a hash where another program declared the checkpoint
 	work       *work              // nil for an external checkpoint
 	rows       []openRow
-	facts      claimFacts
+	facts      passFacts
 	cuts       map[string]cut
 	claim      storage.Claim
 }
@@ -92,7 +81,7 @@ type claimer struct {
 // openRow is a row that is to be claimed, with the facts of the claim before, if there was one.
 type openRow struct {
 	storage.CheckpointRow
-	before *claimFacts
+	before *passFacts
 }
 
 func newClaimer(ctx context.Context, tx *sql.Conn, request claimRequest) (*claimer, error) {
@@ -111,7 +100,7 @@ func newClaimer(ctx context.Context, tx *sql.Conn, request claimRequest) (*claim
 			return nil, err
 		}
 	}
-	c.facts, err = readClaimFacts(ctx, tx, c.definition)
+	c.facts, err = readPassFacts(ctx, tx, c.definition)
 	return c, err
 }
 
@@ -126,8 +115,9 @@ func readOpenRows(ctx context.Context, q querier, request claimRequest) ([]openR
 		if err != nil || !before.Valid {
 			return open, err
 		}
-		open.before = &claimFacts{}
-		return open, decodeFacts(before.String, open.before)
+		facts, err := decodeFacts(before.String)
+		open.before = &facts
+		return open, err
 	}, `
 		SELECT c.partition, c.name, c.schema_version, c.state, c.watermark, c.owner_epoch, c.observed_rows, c.updated_at_ms, p.facts
 		  FROM main.sync_backfill_checkpoints c
@@ -148,18 +138,6 @@ type scanMore struct {
 }
 
 func (s scanMore) Scan(targets ...any) error { return s.row.Scan(append(targets, s.more...)...) }
-
-func decodeFacts(text string, facts any) error {
-	if err := json.Unmarshal([]byte(text), facts); err != nil {
-		return &storage.Error{Code: storage.CodeContentDrift, Message: "sync_backfill_progress: facts are not what this program wrote", Err: err}
-	}
-	return nil
-}
-
-func encodeFacts(facts any) string {
-	text, _ := json.Marshal(facts) // strings and numbers always encode
-	return string(text)
-}
 
 // begins says whether the pass of a row starts with this claim.
 func (c *claimer) begins(row openRow) bool { return row.before == nil || c.request.restart }
@@ -216,13 +194,13 @@ func (c *claimer) claimRow(ctx context.Context, row openRow) error {
 		       owner_epoch = excluded.owner_epoch,
 		       facts = excluded.facts,
 		       updated_at_ms = excluded.updated_at_ms`,
-		row.Name, row.Partition, c.claim.Token, claimed.OwnerEpoch, encodeFacts(facts), nowMillis())
+		row.Name, row.Partition, c.claim.Token, claimed.OwnerEpoch, facts.encode(), nowMillis())
 	c.claim.Rows = append(c.claim.Rows, claimed)
 	return err
 }
 
 // beginPass forgets the pass before, notes the position of the log and cuts the ranges. It returns the row's new watermark.
-func (c *claimer) beginPass(ctx context.Context, row openRow, facts *claimFacts) (position int64, err error) {
+func (c *claimer) beginPass(ctx context.Context, row openRow, facts *passFacts) (position int64, err error) {
 	if c.definition.Hash == "" {
 		return row.Watermark, nil // the program that declared it keeps its own books
 	}
@@ -251,7 +229,7 @@ func (c *claimer) beginPass(ctx context.Context, row openRow, facts *claimFacts)
 }
 
 // notePosition notes how far the log goes now, and which log that is.
-func (c *claimer) notePosition(ctx context.Context, row openRow, facts *claimFacts) (position int64, err error) {
+func (c *claimer) notePosition(ctx context.Context, row openRow, facts *passFacts) (position int64, err error) {
 	if row.Partition == storage.AllPartitions {
 		return row.Watermark, c.noteAllPositions(ctx)
 	}
@@ -302,22 +280,25 @@ func (s *Store) ReadClaim(ctx context.Context, name, token string) (claim storag
 	what := fmt.Sprintf("read the claim of checkpoint %q", name)
 	err = s.inTx(ctx, what, false, func(ctx context.Context, tx *sql.Conn) error {
 		var version sql.NullInt64
-		var owned bool
+		var open, owned bool
 		err := tx.QueryRowContext(ctx, `
 			SELECT (SELECT max(schema_version) FROM main.sync_backfill_checkpoints WHERE name = ?1),
+			       EXISTS (
+			         SELECT 1
+			           FROM main.sync_backfill_checkpoints
+			          WHERE name = ?1
+			            AND state <> 'activated'),
 			       EXISTS (
 			         SELECT 1
 			           FROM main.sync_backfill_progress
 			          WHERE checkpoint = ?1
 			            AND kind = 'claim'
-			            AND claim_token = ?2)`, name, token).Scan(&version, &owned)
+			            AND claim_token = ?2)`, name, token).Scan(&version, &open, &owned)
 		switch {
 		case err != nil:
 			return err
 		case !version.Valid:
 			return notDeclared(name)
-		case !owned:
-			return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q: another claim owns it now", name)
 		}
 		claim = storage.Claim{Name: name, Version: version.Int64, Token: token}
 		claim.Rows, err = collect(ctx, tx, scanCheckpoint, `
@@ -332,7 +313,13 @@ func (s *Store) ReadClaim(ctx context.Context, name, token string) (claim storag
 			   AND p.claim_token = ?2
 			   AND c.state = 'backfilling'
 			 ORDER BY c.partition`, name, token)
+		if err == nil && (!owned || len(claim.Rows) == 0 && open) {
+			return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q: another claim owns it now", name)
+		}
 		return err
 	})
-	return claim, err
+	if err != nil {
+		return storage.Claim{}, err
+	}
+	return claim, nil
 }

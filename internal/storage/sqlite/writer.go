@@ -118,16 +118,17 @@ func (w *writer) explainFence(ctx context.Context, err error) error {
 	if storage.CodeOf(refused) != storage.CodeWriterFenceRejected {
 		return err
 	}
-	required := "no minimum is set for all partitions, so nothing passes"
+	required := "the row '*' of sync_writer_fence"
 	var all, minimum sql.NullInt64
 	asked := w.tx.QueryRowContext(ctx, `
 		SELECT (SELECT required_writer_version FROM main.sync_writer_fence WHERE partition = '*'),
 		       (SELECT max(required_writer_version) FROM main.sync_writer_fence WHERE partition IN ('*', ?1))`,
 		w.partition).Scan(&all, &minimum)
 	if asked == nil && all.Valid {
-		required = fmt.Sprintf("required is %d or higher", minimum.Int64)
+		required = fmt.Sprint(minimum.Int64)
 	}
-	return storage.Refuse(storage.CodeWriterFenceRejected, "table sync_commits, partition %q: the writer version is %d, %s", w.partition, w.version, required)
+	return storage.Refuse(storage.CodeWriterFenceRejected, "append a commit: table sync_commits, partition %s: writer version %d, required %s",
+		quoteLiteral(w.partition), w.version, required)
 }
 
 // changesPerStatement bounds the parameters of one INSERT.
