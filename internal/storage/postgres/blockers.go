@@ -69,7 +69,8 @@ func (s *Store) holdersIn(ctx context.Context, q querier, locks lockSet) ([]hold
 	return found, nil
 }
 
-// holdersSQL: a prepared transaction has no process; pg_locks knows it by its transaction id in the place of a virtual one.
+// holdersSQL: a prepared transaction has no process. What it is called is found by the lock that each transaction holds on its own
+// id; the manual's join over '-1/' || transaction finds it only after a restart of the server (measured on 15).
 const holdersSQL = `
 	WITH RECURSIVE wanted(schema, name, mode) AS (
 	  SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
@@ -100,13 +101,15 @@ const holdersSQL = `
 	       held.schema,
 	       held.name,
 	       coalesce(extract(epoch FROM clock_timestamp() - coalesce(p.prepared, a.xact_start)), 0)::double precision,
-	       coalesce(p.gid, held.pid::text || '/' || coalesce(a.xact_start::text, '')),
+	       coalesce(p.gid, coalesce(held.pid, 0) || '/' || coalesce(a.xact_start::text, '')),
 	       coalesce(a.backend_type = 'autovacuum worker' AND a.query NOT LIKE '%(to prevent wraparound)%', false)
 	  FROM held
 	  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = held.pid
 	  LEFT JOIN pg_catalog.pg_stat_progress_vacuum v ON v.pid = held.pid
-	  LEFT JOIN pg_catalog.pg_prepared_xacts p
-	         ON held.pid IS NULL AND p.transaction::text = split_part(held.virtualtransaction, '/', 2)
+	  LEFT JOIN pg_catalog.pg_locks own
+	         ON held.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid' AND own.mode = 'ExclusiveLock'
+	        AND own.virtualtransaction = held.virtualtransaction
+	  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = own.transactionid
 	 ORDER BY 7 DESC, 1, 6`
 
 // pollHolders is the pause between two looks at transactions that are waited for outside the queue.

@@ -18,7 +18,8 @@ import (
 type waitWatch struct {
 	store *Store
 	pid   int
-	bound time.Duration
+	every time.Duration // the pause between two looks
+	bound time.Duration // the longest wait that is let be
 
 	stop   context.CancelFunc
 	done   sync.WaitGroup
@@ -26,12 +27,10 @@ type waitWatch struct {
 	awaits *tableLock // what the session waited for when it was last looked at
 }
 
-// pollWaits is the pause between two looks. It is well below the bounds that waits have.
-const pollWaits = 25 * time.Millisecond
-
-// watchWaits begins to watch the session of a transaction. The caller ends it with end before the transaction ends.
-func (s *Store) watchWaits(ctx context.Context, tx pgx.Tx, bound time.Duration) (*waitWatch, error) {
-	w := &waitWatch{store: s, bound: bound}
+// watchWaits begins to watch the session of a transaction whose waits end after the given time, unless its SQL has switched that off: then
+// after the bound. The caller ends it with end before the transaction ends.
+func (s *Store) watchWaits(ctx context.Context, tx pgx.Tx, wait, bound time.Duration) (*waitWatch, error) {
+	w := &waitWatch{store: s, every: max(2*time.Millisecond, wait/4), bound: bound}
 	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&w.pid); err != nil {
 		return nil, err
 	}
@@ -42,7 +41,7 @@ func (s *Store) watchWaits(ctx context.Context, tx pgx.Tx, bound time.Duration) 
 }
 
 func (w *waitWatch) run(ctx context.Context) {
-	for pause(ctx, pollWaits) == nil {
+	for pause(ctx, w.every) == nil {
 		// A look that fails costs the name of a table in an error, nothing else, so its own error is nobody's concern.
 		_ = w.look(ctx)
 	}
