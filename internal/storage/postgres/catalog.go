@@ -34,7 +34,7 @@ func (s *Store) ensureCatalog(ctx context.Context, tx pgx.Tx) error {
 	// with the transaction, behind a pooler too.
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))`,
 		"syncbarrier catalog "+s.schema); err != nil {
-		return lockError(err, "wait for another installation of the catalog in schema "+s.schema, "")
+		return lockError(err, "wait for another installation of the catalog in schema "+s.schemaName, "")
 	}
 	if found, err = s.readCatalog(ctx, tx); err != nil {
 		return err
@@ -47,9 +47,8 @@ func (s *Store) ensureCatalog(ctx context.Context, tx pgx.Tx) error {
 
 // checkCatalog refuses what may not be touched.
 func (s *Store) checkCatalog(ctx context.Context, tx pgx.Tx, found foundCatalog) error {
-	if found.protocol > storage.CatalogProtocol {
-		return storage.Refuse(storage.CodeNewerCatalog, "the catalog in schema %s has protocol %d, this program knows up to %d",
-			s.schema, found.protocol, storage.CatalogProtocol).WithHint("use the newer Syncbarrier that wrote it")
+	if err := s.refuseNewer(found); err != nil {
+		return err
 	}
 	if err := s.checkResolution(ctx, tx); err != nil {
 		return err
@@ -59,7 +58,7 @@ func (s *Store) checkCatalog(ctx context.Context, tx pgx.Tx, found foundCatalog)
 	}
 	for _, relation := range declaredRelations {
 		if relation.kind == "TABLE" && !found.hasTable(relation.name) {
-			return storage.Refuse(storage.CodeFenceBroken, "the table %s.%s is gone", s.schema, relation.name).
+			return storage.Refuse(storage.CodeFenceBroken, "the table %s is gone", s.named(relation.name)).
 				WithHint("restore it from a backup")
 		}
 	}
@@ -69,6 +68,15 @@ func (s *Store) checkCatalog(ctx context.Context, tx pgx.Tx, found foundCatalog)
 // inPlace says whether this build's catalog was installed.
 func (f foundCatalog) inPlace() bool {
 	return f.protocol == storage.CatalogProtocol && f.revision == catalogRevision
+}
+
+// refuseNewer: what a newer Syncbarrier wrote is left alone.
+func (s *Store) refuseNewer(found foundCatalog) error {
+	if found.protocol <= storage.CatalogProtocol {
+		return nil
+	}
+	return storage.Refuse(storage.CodeNewerCatalog, "the catalog in schema %s has protocol %d, this program knows up to %d",
+		s.schemaName, found.protocol, storage.CatalogProtocol).WithHint("use the newer Syncbarrier that wrote it")
 }
 
 // current says whether there is nothing to do.
@@ -210,8 +218,8 @@ func (s *Store) checkReserved(ctx context.Context, tx pgx.Tx, found foundCatalog
 			return translate(err, "look for reserved partition keys in "+table)
 		}
 		if len(keys) > 0 {
-			return storage.Refuse(storage.CodeInvalidSpec, "table %s.%s has the partition key %q, but %q and keys beginning with %q are reserved",
-				s.schema, table, keys[0], storage.AllPartitions, storage.CapturePrefix)
+			return storage.Refuse(storage.CodeInvalidSpec, "table %s has the partition key %q, but %q and keys beginning with %q are reserved",
+				s.named(table), keys[0], storage.AllPartitions, storage.CapturePrefix)
 		}
 	}
 	return nil
@@ -247,7 +255,7 @@ func (s *Store) checkResolution(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(others) > 0 {
 		return storage.Refuse(storage.CodeInvalidSpec, "a program that connects as we do finds the table %s under its bare name, and not the one of schema %s",
-			others[0], s.schema).WithHint("name the schema that the programs use, or change the search_path")
+			others[0], s.schemaName).WithHint("name the schema that the programs use, or change the search_path")
 	}
 	return nil
 }

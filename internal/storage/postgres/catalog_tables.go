@@ -56,7 +56,7 @@ func (s *Store) checkSyncTables(ctx context.Context, tx pgx.Tx, found foundCatal
 			continue
 		}
 		if relation.kind != "r" && !(relation.kind == "p" && slices.Contains(partitionable, declared.name)) {
-			return storage.Refuse(storage.CodeLayoutMismatch, "%s.%s is %s, a table is needed", s.schema, declared.name, relationKinds[relation.kind])
+			return storage.Refuse(storage.CodeLayoutMismatch, "%s is %s, a table is needed", s.named(declared.name), relationKinds[relation.kind])
 		}
 		if err := s.checkColumns(ctx, tx, declared); err != nil {
 			return err
@@ -99,9 +99,9 @@ func (s *Store) checkColumns(ctx context.Context, tx pgx.Tx, declared declaredRe
 		case !exists && column == "writer_version":
 			// An older program's log does not have it; it is added.
 		case !exists:
-			return storage.Refuse(storage.CodeLayoutMismatch, "table %s.%s has no column %s", s.schema, declared.name, column)
+			return storage.Refuse(storage.CodeLayoutMismatch, "table %s has no column %s", s.named(declared.name), column)
 		case !slices.Contains(family, kind):
-			return storage.Refuse(storage.CodeLayoutMismatch, "table %s.%s: column %s is of type %s, needed is %s", s.schema, declared.name, column, kind,
+			return storage.Refuse(storage.CodeLayoutMismatch, "table %s: column %s is of type %s, needed is %s", s.named(declared.name), column, kind,
 				strings.Join(family, " or "))
 		}
 	}
@@ -142,5 +142,5 @@ func (s *Store) checkConflictKey(ctx context.Context, tx pgx.Tx, table string) e
 			return nil
 		}
 	}
-	return storage.Refuse(storage.CodeLayoutMismatch, "table %s.%s has no unique key (%s)", s.schema, table, strings.Join(key, ", "))
+	return storage.Refuse(storage.CodeLayoutMismatch, "table %s has no unique key (%s)", s.named(table), strings.Join(key, ", "))
 }

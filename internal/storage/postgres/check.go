@@ -46,11 +46,10 @@ func (s *Store) checkFence(ctx context.Context, q querier) (storage.FenceReport,
 
 func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (storage.FenceReport, error) {
 	if found.protocol == 0 {
-		return storage.FenceReport{}, storage.Refuse(storage.CodeFenceBroken, "schema %s has no Syncbarrier catalog, so nothing enforces a fence", s.schema)
+		return storage.FenceReport{}, storage.Refuse(storage.CodeFenceBroken, "schema %s has no Syncbarrier catalog, so nothing enforces a fence", s.schemaName)
 	}
-	if found.protocol > storage.CatalogProtocol {
-		return storage.FenceReport{}, storage.Refuse(storage.CodeNewerCatalog, "the catalog in schema %s has protocol %d, this program knows up to %d",
-			s.schema, found.protocol, storage.CatalogProtocol)
+	if err := s.refuseNewer(found); err != nil {
+		return storage.FenceReport{}, err
 	}
 	report := storage.FenceReport{MinWriterVersion: max(0, found.enforced())}
 	report.Findings = append(report.Findings, s.relationFindings(found)...)
@@ -58,7 +57,7 @@ func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (
 	for _, function := range declaredFunctions {
 		for _, problem := range s.functionProblems(found, function) {
 			report.Findings = append(report.Findings, storage.FenceFinding{
-				Object: "function " + s.functionName(function.name), Problem: problem, Repairable: true})
+				Object: "function " + s.named(function.name), Problem: problem, Repairable: true})
 		}
 	}
 	for _, trigger := range declaredTriggers {
@@ -99,7 +98,7 @@ func (s *Store) relationFindings(found foundCatalog) []storage.FenceFinding {
 		if declared.kind != "TABLE" && declared.kind != "SEQUENCE" {
 			continue
 		}
-		object := strings.ToLower(declared.kind) + " " + s.schema + "." + declared.name
+		object := strings.ToLower(declared.kind) + " " + s.named(declared.name)
 		note := func(repairable bool, format string, args ...any) {
 			findings = append(findings, storage.FenceFinding{Object: object, Problem: fmt.Sprintf(format, args...), Repairable: repairable})
 		}
@@ -124,7 +123,7 @@ func (s *Store) relationFindings(found foundCatalog) []storage.FenceFinding {
 // minimumFindings: the argument, the row that mirrors it and the history say the same, or the larger holds and somebody lowered the rest.
 // That the argument is too low is a finding about the trigger.
 func (s *Store) minimumFindings(found foundCatalog) []storage.FenceFinding {
-	object := fmt.Sprintf("row %q of %s.sync_writer_fence", storage.AllPartitions, s.schema)
+	object := fmt.Sprintf("row %q of %s", storage.AllPartitions, s.named("sync_writer_fence"))
 	forAll, required := found.minimum.forAll, found.required()
 	switch {
 	case !found.readable("sync_writer_fence"):
@@ -248,7 +247,7 @@ func (s *Store) addGotIn(ctx context.Context, q querier, found foundCatalog, rep
 		report.GotIn += counts[partition]
 		if i < most {
 			report.Findings = append(report.Findings, storage.FenceFinding{
-				Object:  fmt.Sprintf("partition %q of %s.sync_commits", partition, s.schema),
+				Object:  fmt.Sprintf("partition %q of %s", partition, s.named("sync_commits")),
 				Problem: fmt.Sprintf("has %d commits that were stored below the fence after it was raised", counts[partition]),
 				Rows:    counts[partition],
 			})

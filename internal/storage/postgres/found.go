@@ -78,7 +78,7 @@ func (s *Store) readCatalog(ctx context.Context, q querier) (foundCatalog, error
 		s.readProtocol, s.readRelations, s.readFunctions, s.readTriggers, s.readMinimum,
 	} {
 		if err := read(ctx, q, &found); err != nil {
-			return foundCatalog{}, translate(err, "read the catalog of "+s.address+" schema "+s.schema)
+			return foundCatalog{}, translate(err, "read the catalog of "+s.address+" schema "+s.schemaName)
 		}
 	}
 	return found, nil

@@ -46,7 +46,7 @@ func (s *Store) installFunctions(ctx context.Context, tx pgx.Tx, found foundCata
 		if err := s.installFunction(ctx, tx, declared, found); err != nil {
 			return nil, err
 		}
-		installed = append(installed, s.functionName(declared.name))
+		installed = append(installed, s.named(declared.name))
 	}
 	return installed, nil
 }

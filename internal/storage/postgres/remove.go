@@ -21,6 +21,9 @@ func (s *Store) Remove(ctx context.Context, apply bool) ([]string, error) {
 		if err != nil {
 			return err
 		}
+		if err := s.refuseNewer(found); err != nil {
+			return err
+		}
 		if apply && found.protocol != 0 {
 			if err := s.lockForRemoval(ctx, tx, found); err != nil {
 				return err

@@ -80,7 +80,7 @@ func (s *Store) repair(ctx context.Context, tx pgx.Tx) ([]string, error) {
 		if err := s.writeMinimum(ctx, tx, storage.AllPartitions, required); err != nil {
 			return nil, translate(err, "write the fence for all partitions")
 		}
-		repaired = append(repaired, fmt.Sprintf("row %q of %s.sync_writer_fence", storage.AllPartitions, s.schema))
+		repaired = append(repaired, fmt.Sprintf("row %q of %s", storage.AllPartitions, s.named("sync_writer_fence")))
 	}
 	return repaired, nil
 }
@@ -97,12 +97,12 @@ func (s *Store) repairRelations(ctx context.Context, tx pgx.Tx, found foundCatal
 			if _, err := tx.Exec(ctx, s.sql(declared.sql)); err != nil {
 				return nil, translate(err, "make the sequence "+name)
 			}
-			repaired = append(repaired, "sequence "+name)
+			repaired = append(repaired, "sequence "+s.named(declared.name))
 		case declared.kind == "TABLE" && exists && relation.policies && relation.forced:
 			if _, err := tx.Exec(ctx, "ALTER TABLE "+name+" NO FORCE ROW LEVEL SECURITY"); err != nil {
 				return nil, lockError(err, "take forced row security off "+name, declared.name)
 			}
-			repaired = append(repaired, "row security of "+name)
+			repaired = append(repaired, "row security of "+s.named(declared.name))
 		}
 	}
 	return repaired, nil

@@ -195,6 +195,16 @@ func expectCode(t testing.TB, err error, code storage.Code) {
 	}
 }
 
+// asError gives the *storage.Error in the chain.
+func asError(t testing.TB, err error) *storage.Error {
+	t.Helper()
+	var e *storage.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%v is no *storage.Error", err)
+	}
+	return e
+}
+
 // waitBlocked returns once a session waits for a lock that another holds.
 func waitBlocked(t testing.TB, watcher *session, pid int) {
 	t.Helper()

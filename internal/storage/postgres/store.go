@@ -36,6 +36,9 @@ func (s *Store) sql(text string) string {
 	return strings.NewReplacer("{schema}", s.schema, "{schema_text}", quoteLiteral(s.schema)).Replace(text)
 }
 
+// named is the full name of a table or function of ours, for messages.
+func (s *Store) named(name string) string { return s.schemaName + "." + name }
+
 // Close ends all connections. A connection that is in use ends when its transaction does. It is idempotent.
 func (s *Store) Close() {
 	s.pool.Close()
