@@ -138,22 +138,8 @@ func (p program) rows(query string, arguments ...any) [][]any {
 		p.t.Fatalf("%s: %v", query, err)
 	}
 	defer func() { _ = rows.Close() }()
-	columns, err := rows.Columns()
+	all, err := scanAll(rows)
 	if err != nil {
-		p.t.Fatalf("%s: %v", query, err)
-	}
-	var all [][]any
-	for rows.Next() {
-		values, places := make([]any, len(columns)), make([]any, len(columns))
-		for i := range values {
-			places[i] = &values[i]
-		}
-		if err := rows.Scan(places...); err != nil {
-			p.t.Fatalf("%s: %v", query, err)
-		}
-		all = append(all, values)
-	}
-	if err := rows.Err(); err != nil {
 		p.t.Fatalf("%s: %v", query, err)
 	}
 	return all
