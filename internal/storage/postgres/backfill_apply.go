@@ -72,12 +72,25 @@ type sortedKeys struct {
 }
 
 // rowLock is how rows are locked.
-type rowLock string
+type rowLock int
 
 const (
-	skipLocked rowLock = " SKIP LOCKED" // never wait for a row
-	waitLocked rowLock = ""             // wait as long as lock_timeout allows
+	skipLocked  rowLock = iota // never wait for a row
+	waitLocked                 // wait as long as lock_timeout allows
+	tableIsHeld                // not at all: the table is locked
 )
+
+// lockClause is the end of a statement that locks rows of t.
+func (p *backfillPlan) lockClause(mode rowLock) string {
+	switch mode {
+	case skipLocked:
+		return "\n   " + p.lock + " OF t SKIP LOCKED"
+	case waitLocked:
+		return "\n   " + p.lock + " OF t"
+	default:
+		return ""
+	}
+}
 
 // lockKeys locks the rows of keys, and then looks which keys have a row at all: in this order, so that a row that appears between
 // the two counts as held and is looked at again.
@@ -87,8 +100,7 @@ func (b *batchTx) lockKeys(ctx context.Context, keys [][]string, mode rowLock) (
 SELECT %s
   FROM %s AS t
  WHERE (%s) IN %s
- ORDER BY %s
-   %s OF t%s`, t.texts("t."), t.sql, t.names("t."), t.set(1), t.names("t."), b.plan.lock, mode)
+ ORDER BY %s%s`, t.texts("t."), t.sql, t.names("t."), t.set(1), t.names("t."), b.plan.lockClause(mode))
 	found := fmt.Sprintf(`
 SELECT %s, t.tableoid IS NOT NULL
   FROM (SELECT DISTINCT * FROM %s AS named) AS u
@@ -98,7 +110,7 @@ SELECT %s, t.tableoid IS NOT NULL
 			return fmt.Sprintf("coalesce(t.%s::text, u.%s::text)", c.name, c.name)
 		}),
 		t.set(1), t.sql,
-		t.join(" AND ", func(_ int, c keyColumn) string { return fmt.Sprintf("t.%s = u.%s", c.name, c.name) }))
+		t.equal("t.", "u."))
 	return b.sortOut(ctx, lock, found, t.arrays(keys))
 }
 
@@ -110,8 +122,7 @@ func (b *batchTx) lockRange(ctx context.Context, lower, upper []string) (sortedK
 SELECT %s
   FROM %s AS t
  WHERE %s
- ORDER BY %s
-   %s OF t%s`, t.texts("t."), t.sql, condition.sql(), t.names("t."), b.plan.lock, skipLocked)
+ ORDER BY %s%s`, t.texts("t."), t.sql, condition.sql(), t.names("t."), b.plan.lockClause(skipLocked))
 	found := fmt.Sprintf(`
 SELECT %s, true
   FROM %s AS t

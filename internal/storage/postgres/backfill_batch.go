@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,8 +42,8 @@ type batchEnded struct{ batch storage.Batch }
 func (batchEnded) Error() string { return "the batch ended without work" }
 
 // unverifiableBatch ends a batch because the log cannot answer.
-func (b *batchTx) unverifiable(format string, args ...any) error {
-	return batchEnded{storage.Batch{Unverifiable: fmt.Sprintf(format, args...), Settings: b.settings, Leftovers: b.leftovers}}
+func (b *batchTx) unverifiable(reason string) error {
+	return batchEnded{storage.Batch{Unverifiable: reason, Settings: b.settings, Leftovers: b.leftovers}}
 }
 
 // inBatch runs fn as one batch of a claimed row and checks ownership as its last statement. What also asks is read with the head. A row that this claim has activated

@@ -88,7 +88,33 @@ func (s *Store) readPlan(ctx context.Context, tx pgx.Tx, name string) (*backfill
 	if definition.Checkpoint.Backfill.External() {
 		return nil, storage.Refuse(storage.CodeInvalidSpec, "checkpoint %q is filled by a program of your own, not by SQL", name)
 	}
-	plan := &backfillPlan{definition: definition, lock: "FOR NO KEY UPDATE", deferrable: true}
+	plan, err := s.readTables(ctx, tx, definition)
+	if err != nil {
+		return nil, err
+	}
+	plan.path = s.pathFor(plan)
+	if update := definition.Checkpoint.Backfill.Update; update != nil {
+		return plan, s.planUpdate(ctx, tx, plan, *update)
+	}
+	return plan, nil
+}
+
+// readExternalPlan is the plan of a backfill that a program of the user's own does: what its sources are, and no more.
+func (s *Store) readExternalPlan(ctx context.Context, tx pgx.Tx, definition storage.Definition) (*backfillPlan, error) {
+	plan := &backfillPlan{definition: definition}
+	for _, source := range definition.Checkpoint.Sources {
+		table, err := s.readSource(ctx, tx, plan, source)
+		if err != nil {
+			return nil, err
+		}
+		plan.sources = append(plan.sources, planSource{Source: source, table: table})
+	}
+	return plan, nil
+}
+
+// readTables begins a plan with the tables of a definition.
+func (s *Store) readTables(ctx context.Context, tx pgx.Tx, definition storage.Definition) (plan *backfillPlan, err error) {
+	plan = &backfillPlan{definition: definition, lock: "FOR NO KEY UPDATE", deferrable: true}
 	if plan.table, err = s.readKeyTable(ctx, tx, definition.Table); err != nil {
 		return nil, err
 	}
@@ -98,10 +124,6 @@ func (s *Store) readPlan(ctx context.Context, tx pgx.Tx, name string) (*backfill
 			return nil, err
 		}
 		plan.sources = append(plan.sources, planSource{Source: source, table: table})
-	}
-	plan.path = s.pathFor(plan)
-	if update := definition.Checkpoint.Backfill.Update; update != nil {
-		return plan, s.planUpdate(ctx, tx, plan, *update)
 	}
 	return plan, nil
 }
