@@ -11,16 +11,24 @@ import (
 // Identity tells this database from others: the cluster's system identifier, which a copy by dump and restore does not keep, and
 // the names of database and schema. System is empty where the role may not read it.
 func (s *Store) Identity(ctx context.Context) (storage.DatabaseIdentity, error) {
-	identity := storage.DatabaseIdentity{Schema: s.schemaName}
+	var identity storage.DatabaseIdentity
 	err := s.inTx(ctx, "identify "+s.address, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT current_database()::text, 'PostgreSQL ' || current_setting('server_version')`).
-			Scan(&identity.Database, &identity.Server)
-		if err != nil {
-			return err
-		}
-		identity.System, err = systemIdentifier(ctx, tx)
+		var err error
+		identity, err = s.identityIn(ctx, tx)
 		return err
 	})
+	return identity, err
+}
+
+// identityIn is Identity inside a transaction.
+func (s *Store) identityIn(ctx context.Context, q querier) (storage.DatabaseIdentity, error) {
+	identity := storage.DatabaseIdentity{Schema: s.schemaName}
+	err := q.QueryRow(ctx, `SELECT current_database()::text, 'PostgreSQL ' || current_setting('server_version')`).
+		Scan(&identity.Database, &identity.Server)
+	if err != nil {
+		return identity, err
+	}
+	identity.System, err = systemIdentifier(ctx, q)
 	return identity, err
 }
 

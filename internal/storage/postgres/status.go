@@ -1,0 +1,85 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Status reads everything about a database schema that people ask for, in one snapshot. Only the number of refused writes is newer: a sequence
+// knows no snapshots. A schema without our catalog is no error: Protocol is 0. CodeNewerCatalog.
+func (s *Store) Status(ctx context.Context) (storage.Status, error) {
+	var status storage.Status
+	o := txOptions{iso: pgx.RepeatableRead, readOnly: true}
+	err := s.inTx(ctx, "read the status of "+s.address+" schema "+s.schema, o, func(ctx context.Context, tx pgx.Tx) error {
+		var err error
+		status, err = s.statusIn(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return storage.Status{}, err
+	}
+	return status, nil
+}
+
+func (s *Store) statusIn(ctx context.Context, tx pgx.Tx) (status storage.Status, err error) {
+	facts, err := s.readFacts(ctx, tx, storage.Target{}, nil)
+	if err != nil {
+		return status, err
+	}
+	if facts.Protocol > storage.CatalogProtocol {
+		return status, storage.Refuse(storage.CodeNewerCatalog, "the catalog in schema %s has protocol %d, this program knows up to %d",
+			s.schema, facts.Protocol, storage.CatalogProtocol)
+	}
+	status.Protocol, status.Owner = facts.Protocol, facts.Owner
+	status.History, status.MinWriterVersion = facts.History, facts.Fence
+	if facts.Marker != nil {
+		status.StoredVersion = facts.Marker.Version
+	}
+	for _, row := range facts.History {
+		if row.Version <= status.StoredVersion {
+			status.MinReaderVersion = row.MinReaderVersion
+		}
+		if row.Version == status.StoredVersion {
+			status.ContentHash = row.ContentHash
+		}
+	}
+	if status.Database, err = s.identityIn(ctx, tx); err != nil || facts.Protocol == 0 {
+		return status, err
+	}
+	return status, s.countStatus(ctx, tx, &status)
+}
+
+// countStatus reads what only a schema with our catalog has.
+func (s *Store) countStatus(ctx context.Context, tx pgx.Tx, status *storage.Status) error {
+	err := tx.QueryRow(ctx, s.sql(`
+		SELECT (SELECT count(*) FROM {schema}.sync_partitions),
+		       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.syncbarrier_refused)`)).
+		Scan(&status.Partitions, &status.Refused)
+	if err != nil {
+		return fmt.Errorf("count partitions and refusals: %w", err)
+	}
+	rows, err := tx.Query(ctx, s.sql(`
+		SELECT name
+		  FROM {schema}.sync_backfill_checkpoints
+		 GROUP BY name
+		 ORDER BY max(schema_version), name`))
+	if err != nil {
+		return fmt.Errorf("read checkpoint names: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read checkpoint names: %w", err)
+	}
+	for _, name := range names {
+		progress, err := s.progressIn(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		status.Checkpoints = append(status.Checkpoints, progress)
+	}
+	return nil
+}
