@@ -19,7 +19,7 @@ func TestContract(t *testing.T) {
 			Dialect:      storage.SQLite,
 			Capabilities: storagetest.Capabilities{Contenders: 20},
 			OpenStore: func(t testing.TB, queries ...storage.RegisteredQuery) storage.Store {
-				return openWith(t, Config{Path: path, Create: true, Queries: queries, BusyTimeout: 30 * time.Second})
+				return openWith(t, Config{Path: path, Create: true, Queries: queries, BusyTimeout: 4 * time.Second})
 			},
 			Connect: func(t testing.TB) storagetest.Connection { return connect(t, path) },
 		}
