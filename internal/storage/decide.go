@@ -331,9 +331,35 @@ func (d *decider) finishUnchanged() (Decision, error) {
 	}
 	d.decision.MinWriter, d.decision.MinReader = d.facts.Fence, last.MinReaderVersion
 	if d.decision.Outcome == Adopt {
+		if err := d.adoptReaders(); err != nil {
+			return Decision{}, err
+		}
 		return d.decision, d.planHistory()
 	}
 	return d.decision, nil
+}
+
+// adoptReaders: what another program ran and rewrote on the way to this version is not known, so nothing proves that a lower version
+// can still read the database, unless the spec says so.
+func (d *decider) adoptReaders() error {
+	explicit, err := d.explicitReaders()
+	if explicit == nil {
+		d.decision.MinReader = d.target.Version
+	}
+	return err
+}
+
+// explicitReaders takes the oldest version that may serve from the spec, nil if it says nothing.
+func (d *decider) explicitReaders() (*int64, error) {
+	minimum, explicit := d.facts.last().MinReaderVersion, d.target.MinReaderVersion
+	if explicit == nil {
+		return nil, nil
+	}
+	if *explicit < minimum {
+		return explicit, Refuse(CodeInvalidSpec, "minReaderVersion: %d is lower than %d, which this database already needs", *explicit, minimum)
+	}
+	d.decision.MinReader = *explicit
+	return explicit, nil
 }
 
 // protocolInUse says whether writers of the sync protocol have to be kept out by the lock on sync_partitions.
@@ -480,14 +506,10 @@ func (d *decider) planFence() error {
 
 // planReaders computes the oldest version that may serve: rewrites and SQL shut older readers out unless the spec says not.
 func (d *decider) planReaders() error {
-	minimum := d.facts.last().MinReaderVersion
-	if explicit := d.target.MinReaderVersion; explicit != nil {
-		if *explicit < minimum {
-			return Refuse(CodeInvalidSpec, "minReaderVersion: %d is lower than %d, which this database already needs", *explicit, minimum)
-		}
-		d.decision.MinReader = *explicit
-		return nil
+	if explicit, err := d.explicitReaders(); explicit != nil || err != nil {
+		return err
 	}
+	minimum := d.facts.last().MinReaderVersion
 	for _, step := range d.decision.Steps {
 		switch step.Kind {
 		case StepRunSQL:
