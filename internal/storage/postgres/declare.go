@@ -237,6 +237,17 @@ func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int6
 }
 
 func (s *Store) abandon(ctx context.Context, tx pgx.Tx, name string, version int64, why string) (int, error) {
+	// Ranges first, as a batch takes them: the other way round a batch and we would wait for each other.
+	_, err := tx.Exec(ctx, s.sql(`
+		SELECT
+		  FROM {schema}.sync_backfill_progress
+		 WHERE checkpoint = $1::text
+		   AND kind = 'range'
+		 ORDER BY partition, range_no
+		   FOR UPDATE`), name)
+	if err != nil {
+		return 0, err
+	}
 	// Locked, so that no row is activated between the look and the delete.
 	rows, err := tx.Query(ctx, s.sql(`
 		SELECT state

@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -64,8 +65,9 @@ func barrierAgreed(f *fixture) {
 	same(f, "outcome", result.Outcome, storage.Agreed)
 	after, err := f.store.Status(f.ctx)
 	f.must(err, "read the status")
-	same(f, "history rows", len(after.History), len(before.History))
-	same(f, "applied at", after.History[0].AppliedAt, before.History[0].AppliedAt)
+	if len(before.History) != 1 || !reflect.DeepEqual(after.History, before.History) {
+		f.Errorf("the history is %+v, was %+v", after.History, before.History)
+	}
 }
 
 func barrierNext(f *fixture) {
@@ -170,6 +172,7 @@ func barrierBrokenBackfill(f *fixture) {
 	err := f.refuse(version2(broken), storage.CodeInvalidSQL)
 	f.wantMessage(err, "title-norm", "no_such_function")
 	statement := todoWords(2)
+	statement.Verify = nil
 	statement.Backfill.Statement.Apply = "INSERT INTO nowhere SELECT id FROM batch"
 	err = f.refuse(version2(statement), storage.CodeInvalidSQL)
 	f.wantMessage(err, "todo-words", "nowhere")

@@ -276,9 +276,7 @@ func abandonOpensGate(f *fixture) {
 	same(f, "rows", count, 2)
 	f.wantGate(2, storage.GateOpen)
 
-	status, err := f.store.Status(f.ctx)
-	f.must(err, "read the status")
-	entry := status.History[len(status.History)-1].Entries.Checkpoints["title-norm"]
+	entry := f.lastVersion().Entries.Checkpoints["title-norm"]
 	if entry.Abandoned == "" || entry.Hash == "" {
 		f.Errorf("the history says %+v", entry)
 	}

@@ -95,7 +95,7 @@ func claimNothing(f *fixture) {
 	for partition, name := range map[string]string{"a": "letters", "b": "letters", "*": "nothing"} {
 		_, err := f.store.ClaimCheckpoint(f.ctx, partition, name)
 		f.wantCode(err, storage.CodeCheckpointNotDeclared)
-		f.wantMessage(err, name, partition)
+		f.wantMessage(err, name)
 	}
 	_, err := f.store.ClaimAll(f.ctx, "nothing", false)
 	f.wantCode(err, storage.CodeCheckpointNotDeclared)

@@ -50,7 +50,7 @@ func fenceOld(f *fixture) {
 	f.apply(version2(titleNorm(2)))
 	err := f.oldWriter("a", 1)
 	f.wantCode(err, storage.CodeWriterFenceRejected)
-	f.wantMessage(err, "sync_commits", "'a'", "1", "2")
+	f.wantMessage(err, "sync_commits", "partition", "1", "2")
 	same(f, "commits", f.number("SELECT count(*) FROM sync_commits"), 1)
 	f.must(f.oldWriter("a", 2), "write as version 2")
 	f.must(f.oldWriter("a", 3), "write as version 3")

@@ -137,6 +137,17 @@ func (f *fixture) apply(target storage.Target) storage.BarrierResult {
 	return result
 }
 
+// lastVersion is the newest version in the history.
+func (f *fixture) lastVersion() storage.HistoryRow {
+	f.Helper()
+	status, err := f.store.Status(f.ctx)
+	f.must(err, "read the status")
+	if len(status.History) == 0 {
+		f.Fatal("the history is empty")
+	}
+	return status.History[len(status.History)-1]
+}
+
 // refuse makes one attempt that has to fail.
 func (f *fixture) refuse(target storage.Target, code storage.Code) error {
 	f.Helper()
