@@ -65,9 +65,10 @@ func (s *Store) checkCatalog(ctx context.Context, tx pgx.Tx, found foundCatalog)
 	return nil
 }
 
-// inPlace says whether this build's catalog was installed.
+// inPlace says whether this build's catalog was installed. Without any revision the functions are gone, or a restore left their comments
+// out: then what is there is held against this build's.
 func (f foundCatalog) inPlace() bool {
-	return f.protocol == storage.CatalogProtocol && f.revision == catalogRevision
+	return f.protocol == storage.CatalogProtocol && !f.ofOtherRelease()
 }
 
 // refuseNewer: what a newer Syncbarrier wrote is left alone.

@@ -206,7 +206,12 @@ func (s *Store) readFunctions(ctx context.Context, q querier, found *foundCatalo
 		}
 		found.functions[name] = f
 	}
-	found.revision, _ = found.functions[fenceTrigger].installed()
+	for _, function := range declaredFunctions {
+		if revision, _ := found.functions[function.name].installed(); revision != "" {
+			found.revision = revision
+			break
+		}
+	}
 	return rows.Err()
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -193,6 +194,15 @@ func expectCode(t testing.TB, err error, code storage.Code) {
 	if storage.CodeOf(err) != code {
 		t.Errorf("got %v, want %s", err, code)
 	}
+}
+
+func asJSON(t testing.TB, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // asError gives the *storage.Error in the chain.
