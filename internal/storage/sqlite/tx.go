@@ -54,7 +54,6 @@ type transaction struct {
 	store *Store
 	conn  *sql.Conn
 	what  string
-	write bool
 	close bool // end the connection instead of using it again
 	ended bool
 }
@@ -66,7 +65,7 @@ func (s *Store) begin(ctx context.Context, what string, write bool) (*transactio
 	if err != nil {
 		return nil, err
 	}
-	t := &transaction{store: s, conn: conn, what: what, write: write}
+	t := &transaction{store: s, conn: conn, what: what}
 	if !write {
 		if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
 			release(conn, false)
