@@ -104,7 +104,7 @@ func TestEachWeakeningIsFoundAndPutBack(t *testing.T) {
 				admin.run(w.byHand)
 			}
 			expectOnlyGotIn(t, store, w.oldPasses)
-			admin = connect(t, dsn) // whose plans know nothing of what was
+			admin = connect(t, dsn)             // whose plans know nothing of what was
 			if w.name != "a generated column" { // whose values are what they were generated as
 				expectFenced(t, admin.try(insertSQL, "old", 5, 2))
 			}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // coverageIndex answers "is there a change of these tables above this position?" with one descent of the tree, whatever the
@@ -28,45 +27,66 @@ const coverageBuildTimeout = 10 * time.Minute
 // not stop a barrier. Errors: CodeLockTimeout, CodeCancelled after ten minutes.
 func (s *Store) ensureCoverageIndex(ctx context.Context) (note string, err error) {
 	what := "build the index " + coverageIndex
-	state, err := s.readCoverage(ctx)
-	if err != nil || state.done() {
-		return "", err
-	}
-	if state.busy {
-		// Whoever builds it or vacuums the table holds this lock. To wait for them is not worth a barrier's time.
-		return "the index " + coverageIndex + " is missing, and the log is being vacuumed or indexed by somebody else; the next barrier looks again", nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, coverageBuildTimeout)
-	defer cancel()
-	conn, err := s.acquire(ctx, what)
+	o := txOptions{statementTimeout: coverageBuildTimeout}
+	err = s.inTx(ctx, what, o, func(ctx context.Context, tx pgx.Tx) error {
+		state, err := s.readCoverage(ctx, tx)
+		if err != nil || state.done() {
+			return err
+		}
+		// Two builds at once wait for each other's snapshots and table lock, a deadlock. This transaction holds the lock for the builder; it
+		// has no snapshot while it is idle, so the build does not wait for it.
+		var first bool
+		err = tx.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))`, "syncbarrier index "+s.schema).Scan(&first)
+		if err != nil {
+			return err
+		}
+		if !first {
+			note = "the index " + coverageIndex + " is being built by somebody else"
+			return nil
+		}
+		if state, err = s.readCoverage(ctx, tx); err != nil || state.done() {
+			return err
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", milliseconds(coverageBuildTimeout))); err != nil {
+			return err
+		}
+		note = state.note()
+		return s.buildCoverage(ctx, state)
+	})
 	if err != nil {
 		return "", err
 	}
-	// The settings below are the session's, because CONCURRENTLY runs in no transaction of ours: nobody is to inherit them.
-	defer release(ctx, conn, true)
-	if err := s.setForBuild(ctx, conn); err != nil {
-		return "", translate(err, what)
+	return note, nil
+}
+
+// buildCoverage builds what is missing, on a connection of its own: CONCURRENTLY runs in no transaction, so its limits are set for the
+// session, which nobody is to inherit. Behind a pooler nothing can be set for a session; there the context is the limit.
+func (s *Store) buildCoverage(ctx context.Context, state coverageState) error {
+	what := "build the index " + coverageIndex
+	ctx, cancel := context.WithTimeout(ctx, coverageBuildTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
+	if err != nil {
+		return translateConnect(err, what+": connect to "+s.address)
+	}
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = conn.Close(bounded) // the work is done or has failed; how the connection ends changes nothing
+	}()
+	if !s.pooled {
+		// The build waits for transactions that are older. It holds no lock that anybody queues behind.
+		limits := fmt.Sprintf("SET lock_timeout = %[1]d; SET statement_timeout = %[1]d; SET search_path = %[2]s, pg_temp", milliseconds(coverageBuildTimeout), s.schema)
+		if _, err := conn.Exec(ctx, limits); err != nil {
+			return translate(err, what)
+		}
 	}
 	for _, statement := range state.statements(s) {
 		if _, err := conn.Exec(ctx, statement); err != nil {
-			return "", lockError(err, what, "sync_changes")
+			return lockError(err, what, "sync_changes")
 		}
 	}
-	if !state.partitioned {
-		return "", nil
-	}
-	return "sync_changes is partitioned: the index " + coverageIndex + " was built partition by partition, and writers waited while it was put on the parent", nil
-}
-
-// setForBuild bounds waits. Behind a pooler nothing can be set for a session; there the context is the bound.
-func (s *Store) setForBuild(ctx context.Context, conn *pgxpool.Conn) error {
-	if s.pooled {
-		return nil
-	}
-	// A build waits for transactions older than itself, which hold no lock that anybody queues behind.
-	_, err := conn.Exec(ctx, fmt.Sprintf("SET lock_timeout = %[1]d; SET statement_timeout = %[1]d; SET row_security = off; SET search_path = %[2]s, pg_temp",
-		milliseconds(coverageBuildTimeout), s.schema))
-	return err
+	return nil
 }
 
 // coverageState is what there is of the index.
@@ -75,7 +95,6 @@ type coverageState struct {
 	partitioned bool
 	valid       bool // the index is there and complete
 	leftover    bool // it is there and not
-	busy        bool // somebody builds an index on the log, or vacuums it
 	leaves      []coverageLeaf
 }
 
@@ -87,6 +106,14 @@ type coverageLeaf struct {
 }
 
 func (c coverageState) done() bool { return !c.table || c.valid }
+
+// note says what is not as on a plain table.
+func (c coverageState) note() string {
+	if !c.partitioned {
+		return ""
+	}
+	return "sync_changes is partitioned: the index " + coverageIndex + " was built partition by partition, and writers waited while it was put on the parent"
+}
 
 // statements builds what is missing.
 func (c coverageState) statements(s *Store) []string {
@@ -106,71 +133,67 @@ func (c coverageState) statements(s *Store) []string {
 			statements = append(statements, "CREATE INDEX CONCURRENTLY ON "+leaf.table+"(partition, tbl, commit_seq)")
 		}
 	}
+	// Writers queue behind the locks on the parent, so they are not waited for for long.
+	if !s.pooled {
+		statements = append(statements, fmt.Sprintf("SET lock_timeout = %d", milliseconds(defaultLockTimeout)))
+	}
+	if c.leftover {
+		statements = append(statements, "DROP INDEX IF EXISTS "+index)
+	}
 	// It takes over the indexes of the partitions instead of building new ones.
 	return append(statements, s.sql(fmt.Sprintf(coverageIndexSQL, "", "{schema}.sync_changes")))
 }
 
 // readCoverage looks at the log's indexes. Any index over exactly these columns will do, whatever its name.
-func (s *Store) readCoverage(ctx context.Context) (coverageState, error) {
+func (s *Store) readCoverage(ctx context.Context, q querier) (coverageState, error) {
 	var state coverageState
-	err := s.inTx(ctx, "look for the index "+coverageIndex, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		state = coverageState{}
-		rows, err := tx.Query(ctx, `
-			WITH log AS (
-				SELECT c.oid, c.relkind
-				  FROM pg_catalog.pg_class AS c
-				  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-				 WHERE n.nspname = $1::text
-				   AND c.relname = 'sync_changes'
-				   AND c.relkind IN ('r', 'p')
-			), tables AS (
-				SELECT oid AS relation, relkind = 'p' AS partitioned, true AS is_root
-				  FROM log
-				UNION ALL
-				SELECT t.relid, false, false
-				  FROM log, pg_catalog.pg_partition_tree(log.oid) AS t
-				 WHERE t.isleaf
-				   AND t.relid <> log.oid
-			)
-			SELECT tables.is_root, tables.partitioned, pg_catalog.format('%I.%I', n.nspname, c.relname),
-			       coalesce(pg_catalog.bool_or(i.indisvalid), false),
-			       coalesce(pg_catalog.max(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(x.relname)) FILTER (WHERE NOT i.indisvalid), ''),
-			       EXISTS (
-			         SELECT
-			           FROM pg_catalog.pg_locks AS l
-			          WHERE l.relation = c.oid
-			            AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-			            AND l.mode = 'ShareUpdateExclusiveLock')
-			  FROM tables
-			  JOIN pg_catalog.pg_class AS c ON c.oid = tables.relation
+	rows, err := q.Query(ctx, `
+		WITH log AS (
+			SELECT c.oid, c.relkind
+			  FROM pg_catalog.pg_class AS c
 			  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-			  LEFT JOIN pg_catalog.pg_index AS i
-			    ON i.indrelid = c.oid
-			   AND i.indpred IS NULL
-			   AND i.indexprs IS NULL
-			   AND ARRAY(
-			         SELECT a.attname::text
-			           FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-			           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-			          ORDER BY k.place) = ARRAY['partition', 'tbl', 'commit_seq']
-			  LEFT JOIN pg_catalog.pg_class AS x ON x.oid = i.indexrelid
-			 GROUP BY 1, 2, 3, c.oid
-			 ORDER BY 1 DESC, 3`, s.schemaName)
-		if err != nil {
-			return err
-		}
-		var root, partitioned, valid, busy bool
-		var table, invalid string
-		_, err = pgx.ForEachRow(rows, []any{&root, &partitioned, &table, &valid, &invalid, &busy}, func() error {
-			state.busy = state.busy || busy
-			if root {
-				state.table, state.partitioned, state.valid, state.leftover = true, partitioned, valid, invalid != ""
-				return nil
-			}
-			state.leaves = append(state.leaves, coverageLeaf{table: table, indexed: valid, invalid: invalid})
+			 WHERE n.nspname = $1::text
+			   AND c.relname = 'sync_changes'
+			   AND c.relkind IN ('r', 'p')
+		), tables AS (
+			SELECT oid AS relation, relkind = 'p' AS partitioned, true AS is_root
+			  FROM log
+			UNION ALL
+			SELECT t.relid, false, false
+			  FROM log, pg_catalog.pg_partition_tree(log.oid) AS t
+			 WHERE t.isleaf
+			   AND t.relid <> log.oid
+		)
+		SELECT tables.is_root, tables.partitioned, pg_catalog.format('%I.%I', n.nspname, c.relname),
+		       coalesce(pg_catalog.bool_or(i.indisvalid), false),
+		       coalesce(pg_catalog.max(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(x.relname)) FILTER (WHERE NOT i.indisvalid), '')
+		  FROM tables
+		  JOIN pg_catalog.pg_class AS c ON c.oid = tables.relation
+		  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+		  LEFT JOIN pg_catalog.pg_index AS i
+		    ON i.indrelid = c.oid
+		   AND i.indpred IS NULL
+		   AND i.indexprs IS NULL
+		   AND ARRAY(
+		         SELECT a.attname::text
+		           FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+		           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+		          ORDER BY k.place) = ARRAY['partition', 'tbl', 'commit_seq']
+		  LEFT JOIN pg_catalog.pg_class AS x ON x.oid = i.indexrelid
+		 GROUP BY 1, 2, 3
+		 ORDER BY 1 DESC, 3`, s.schemaName)
+	if err != nil {
+		return state, err
+	}
+	var root, partitioned, valid bool
+	var table, invalid string
+	_, err = pgx.ForEachRow(rows, []any{&root, &partitioned, &table, &valid, &invalid}, func() error {
+		if root {
+			state.table, state.partitioned, state.valid, state.leftover = true, partitioned, valid, invalid != ""
 			return nil
-		})
-		return err
+		}
+		state.leaves = append(state.leaves, coverageLeaf{table: table, indexed: valid, invalid: invalid})
+		return nil
 	})
 	return state, err
 }
