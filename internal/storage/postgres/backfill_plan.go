@@ -72,6 +72,9 @@ func (s *Store) plan(ctx context.Context, claim storage.Claim) (*backfillPlan, e
 		plan, err = s.readPlan(ctx, tx, claim.Name)
 		return err
 	})
+	if storage.CodeOf(err) == storage.CodeCheckpointNotDeclared {
+		return nil, storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q is not there any more: it was abandoned", claim.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
