@@ -116,18 +116,10 @@ func (b *barrier) run(ctx context.Context) error {
 // begin takes the write lock on a connection of the attempt's own, which is closed afterwards: SQL of the user may run on it, and foreign
 // keys are not enforced on it.
 func (b *barrier) begin(ctx context.Context) (*transaction, error) {
-	conn, err := b.store.acquire(ctx, b.what())
-	if err != nil {
-		return nil, err
-	}
-	if err := b.prepare(ctx, conn); err != nil {
-		release(conn, true)
-		return nil, err
-	}
 	started := time.Now()
 	bound := time.Duration(b.limits.TimeoutMilliseconds) * time.Millisecond
-	if err := b.store.lock(ctx, conn, b.what(), bound); err != nil {
-		release(conn, true)
+	conn, err := b.store.lock(ctx, b.what(), bound, b.prepare)
+	if err != nil {
 		return nil, err
 	}
 	b.lockedAt = time.Now()

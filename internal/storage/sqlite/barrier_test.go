@@ -277,6 +277,30 @@ func TestOfManyMigratorsOneMigrates(t *testing.T) {
 	same(t, "checkpoints", p.number("SELECT count(*) FROM sync_backfill_checkpoints"), 1)
 }
 
+func TestManyFirstBarriersMeetOnANewFile(t *testing.T) {
+	for round := range 5 {
+		path := newFile(t)
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				store, err := Open(testContext(t), Config{Path: path, Create: true})
+				if err != nil {
+					t.Errorf("round %d: open: %v", round, err)
+					return
+				}
+				defer store.Close()
+				if _, err := ensurePatiently(testContext(t), store, withSQL(version6(), "CREATE TABLE once(i INTEGER)")); err != nil {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		group.Wait()
+		p := openProgram(t, path)
+		same(t, "journal mode", p.text("PRAGMA journal_mode"), "wal")
+		same(t, "history", p.number("SELECT count(*) FROM sync_barrier_history"), 1)
+	}
+}
+
 // TestNoReaderEverSeesHalfABarrier reads in snapshots of its own while barriers come and go: version, column, fence, checkpoint and
 // triggers always belong together.
 func TestNoReaderEverSeesHalfABarrier(t *testing.T) {

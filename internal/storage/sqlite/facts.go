@@ -257,7 +257,7 @@ func (f *factReader) readReserved() error {
 	if f.facts.Protocol > 0 {
 		return nil
 	}
-	for _, table := range []string{"sync_partitions", "sync_commits", "sync_writer_fence", "sync_backfill_checkpoints"} {
+	for _, table := range []string{"sync_partitions", "sync_partition_registry", "sync_commits", "sync_writer_fence", "sync_backfill_checkpoints"} {
 		if !f.objects.isTable(table) {
 			continue
 		}

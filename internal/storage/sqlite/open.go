@@ -70,6 +70,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	defer cancel()
 	if err := s.firstLook(bounded, what); err != nil {
 		s.Close()
+		if storage.CodeOf(err) == storage.CodeCancelled && ctx.Err() == nil {
+			return nil, s.lockTimeout(what, openTimeout)
+		}
 		return nil, err
 	}
 	return s, nil

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -176,4 +177,26 @@ func TestAClosedStoreSaysSoAndClosesTwice(t *testing.T) {
 	store.Close()
 	_, err := store.Identity(testContext(t))
 	wantText(t, err, "closed")
+}
+
+func TestAFileThatIsLockedForReadersTooIsNamed(t *testing.T) {
+	path := newFile(t)
+	p := openProgram(t, path)
+	p.exec("CREATE TABLE mine(i INTEGER)")
+	holder, err := p.db.Conn(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(holder, true)
+	if _, err := holder.ExecContext(testContext(t), "BEGIN EXCLUSIVE"); err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now()
+	for _, timeout := range []time.Duration{100 * time.Millisecond, time.Minute} {
+		_, err = Open(testContext(t), Config{Path: path, BusyTimeout: timeout})
+		wantCode(t, err, storage.CodeLockTimeout)
+	}
+	if waited := time.Since(started); waited > 20*time.Second {
+		t.Errorf("waited %s", waited)
+	}
 }

@@ -61,33 +61,52 @@ type transaction struct {
 // begin opens a transaction. One that writes waits for the file's write lock, in turn with the others of this store and not longer than
 // the busy timeout: CodeLockTimeout then names who holds it.
 func (s *Store) begin(ctx context.Context, what string, write bool) (*transaction, error) {
+	if write {
+		conn, err := s.lock(ctx, what, s.busy, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &transaction{store: s, conn: conn, what: what}, nil
+	}
 	conn, err := s.acquire(ctx, what)
 	if err != nil {
 		return nil, err
 	}
-	t := &transaction{store: s, conn: conn, what: what}
-	if !write {
-		if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
-			release(conn, false)
-			return nil, translate(err, what+": begin")
-		}
-		return t, nil
+	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
+		release(conn, false)
+		return nil, translate(err, what+": begin")
 	}
-	if err := s.lock(ctx, conn, what, s.busy); err != nil {
+	return &transaction{store: s, conn: conn, what: what}, nil
+}
+
+// lock opens a transaction that holds the file's write lock. The turn comes before the connection: those who wait would otherwise hold all
+// connections of the pool, and nobody could even read. prepare, if given, sets up the connection before BEGIN.
+func (s *Store) lock(ctx context.Context, what string, bound time.Duration, prepare func(context.Context, *sql.Conn) error) (*sql.Conn, error) {
+	deadline := time.Now().Add(bound)
+	if err := s.takeTurn(ctx, what, deadline, bound); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.turn }()
+	conn, err := s.acquire(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	if prepare != nil {
+		err = prepare(ctx, conn)
+	}
+	if err == nil {
+		err = s.beginImmediate(ctx, conn, what, deadline, bound)
+	}
+	if err != nil {
 		release(conn, true)
 		return nil, err
 	}
-	return t, nil
+	return conn, nil
 }
 
-// lock takes the file's write lock: BEGIN IMMEDIATE, asked for again and again in short pauses. SQLite's own wait sleeps up to 100 ms
-// at a time, so beside a program that writes all the time it would hardly ever meet the moment in which the lock is free.
-func (s *Store) lock(ctx context.Context, conn *sql.Conn, what string, bound time.Duration) error {
-	deadline := time.Now().Add(bound)
-	if err := s.takeTurn(ctx, what, deadline, bound); err != nil {
-		return err
-	}
-	defer func() { <-s.turn }()
+// beginImmediate asks for the write lock again and again in short pauses. SQLite's own wait sleeps up to 100 ms at a time, so beside a
+// program that writes all the time it would hardly ever meet the moment in which the lock is free.
+func (s *Store) beginImmediate(ctx context.Context, conn *sql.Conn, what string, deadline time.Time, bound time.Duration) error {
 	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 0"); err != nil {
 		return translate(err, what+": begin")
 	}

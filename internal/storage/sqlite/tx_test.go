@@ -221,6 +221,34 @@ func TestWritersBesideAHoggingProgramAllGetTheirTurn(t *testing.T) {
 	t.Logf("%d advances beside the program", advanced.Load())
 }
 
+func TestThoseWhoWaitForTheLockLeaveConnectionsToReaders(t *testing.T) {
+	store, p := counter(t, Config{Path: newFile(t), BusyTimeout: 2 * time.Second, MaxConnections: 2}, "WAL")
+	holder, err := p.db.Conn(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(holder, true)
+	if _, err := holder.ExecContext(testContext(t), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 10 {
+		group.Go(func() { wantCode(t, store.inTx(testContext(t), "count", true, increment), storage.CodeLockTimeout) })
+	}
+	waitUntil(t, "somebody waits for the lock", func() bool { return len(store.turn) == 1 })
+	for range 20 {
+		started := time.Now()
+		err := store.inTx(testContext(t), "read", false, func(ctx context.Context, tx *sql.Conn) error {
+			_, err := countOf(ctx, tx, "rows", "SELECT count(*) FROM counter")
+			return err
+		})
+		if waited := time.Since(started); err != nil || waited > time.Second {
+			t.Errorf("a read took %s: %v", waited, err)
+		}
+	}
+	group.Wait()
+}
+
 // hog holds the write lock again and again until ctx ends, and leaves it free for a short while in between. held is closed when it holds
 // it for the first time.
 func hog(ctx context.Context, t testing.TB, p program, held chan struct{}, hold, free time.Duration) {
