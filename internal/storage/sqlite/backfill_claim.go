@@ -266,7 +266,7 @@ func (c *claimer) noteAllPositions(ctx context.Context) error {
 	}
 	_, err = c.tx.ExecContext(ctx, `
 		INSERT INTO main.sync_backfill_progress(checkpoint, kind, partition, position, facts, updated_at_ms)
-		SELECT ?1, 'position', p.partition, p.max_commit_seq, json_object('logEpoch', r.log_epoch), ?2
+		SELECT ?1, 'position', p.partition, p.max_commit_seq, r.log_epoch, ?2
 		  FROM main.sync_partitions p
 		  JOIN main.sync_partition_registry r
 		    ON r.partition = p.partition

@@ -14,7 +14,7 @@ import (
 // passFacts is what was true when a pass over a checkpoint row began (facts of its claim row, as JSON). If any of it differs
 // later, rows may have changed in a way that no log shows, and the pass proves nothing.
 type passFacts struct {
-	LogEpoch string                `json:"logEpoch,omitempty"` // of a listed partition; those of '*' stand with their positions
+	LogEpoch string                `json:"logEpoch,omitempty"` // of a listed partition; those of '*' are the facts of its positions
 	System   string                `json:"systemIdentifier,omitempty"`
 	Tables   map[string]tableFacts `json:"tables,omitempty"`
 	Position int64                 `json:"position,omitempty"` // in the log of a listed partition
@@ -28,6 +28,9 @@ type tableFacts struct {
 	Root    int64             `json:"root"`
 	Columns map[string]string `json:"columns"` // type, NOT NULL and place in the key of each column that counts
 }
+
+// begun says whether a pass has begun at all. Of a checkpoint that another program declared only that program knows.
+func (f passFacts) begun() bool { return len(f.Tables) > 0 }
 
 func decodeFacts(text string) (passFacts, error) {
 	var facts passFacts

@@ -67,7 +67,7 @@ func (w *work) readAllBehind(ctx context.Context, limit int) ([]behind, error) {
 	}, `
 		WITH known AS (
 		  SELECT p.partition, coalesce(q.position, 0) AS position, p.max_commit_seq, p.horizon_seq,
-		         coalesce(r.log_epoch, '') AS epoch, q.facts ->> 'logEpoch' AS noted
+		         coalesce(r.log_epoch, '') AS epoch, q.facts AS noted
 		    FROM main.sync_partitions p
 		    LEFT JOIN main.sync_backfill_progress q
 		      ON q.checkpoint = ?1
@@ -312,7 +312,7 @@ func (w *work) movePosition(ctx context.Context, row owned, b behind, upTo int64
 	}
 	return w.exec(ctx, "move a position", `
 		INSERT INTO main.sync_backfill_progress(checkpoint, kind, partition, position, facts, updated_at_ms)
-		SELECT ?1, 'position', ?2, ?3, json_object('logEpoch', log_epoch), ?4
+		SELECT ?1, 'position', ?2, ?3, log_epoch, ?4
 		  FROM main.sync_partition_registry
 		 WHERE partition = ?2
 		ON CONFLICT (checkpoint, kind, partition, range_no) DO UPDATE

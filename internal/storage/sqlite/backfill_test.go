@@ -107,8 +107,13 @@ func (b *backfillTest) finish(partition string) (batches int, rows int64) {
 // write changes rows and logs them by their row ids, in one transaction, as a program of version 1 that follows the sync protocol does.
 func (b *backfillTest) write(partition, table string, rowIDs []string, statement string, arguments ...any) {
 	b.Helper()
+	b.writeAs(1, partition, table, rowIDs, statement, arguments...)
+}
+
+func (b *backfillTest) writeAs(version int64, partition, table string, rowIDs []string, statement string, arguments ...any) {
+	b.Helper()
 	ctx := testContext(b)
-	tx, err := b.store.Begin(ctx, partition, 1)
+	tx, err := b.store.Begin(ctx, partition, version)
 	if err != nil {
 		b.Fatalf("begin: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -216,13 +217,11 @@ func (w *work) checkVerify(ctx context.Context, verify storage.Verify) error {
 
 // compile has a statement compiled where it would run, and not run.
 func (w *work) compile(ctx context.Context, what, text string) error {
-	return contained(ctx, w.tx, what, &authorizer{}, func() error {
-		statement, err := w.tx.PrepareContext(ctx, text)
-		if err != nil {
-			return err
-		}
-		return statement.Close()
-	})
+	if strings.ContainsRune(text, 0) {
+		// SQLite reads up to it and would leave out the rest in silence.
+		return storage.Refuse(storage.CodeInvalidSQL, "%s: the SQL holds a NUL character", what)
+	}
+	return contained(ctx, w.tx, what, &authorizer{}, func() error { return compile(ctx, w.tx, text) })
 }
 
 func subquery(text string) string { return "(\n" + trimStatement(text) + "\n)" }

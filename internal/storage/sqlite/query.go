@@ -51,8 +51,7 @@ func (s *Store) registered(partition, name string, parameters []any) (storage.Re
 	return registered, storage.CheckPartition(partition)
 }
 
-// runRegistered runs the query inside a transaction: it sees what the transaction staged and can write nothing. As a subquery it can
-// be nothing but one query: a second statement would not parse.
+// runRegistered runs the query inside a transaction: it sees what the transaction staged and can write nothing.
 func (s *Store) runRegistered(ctx context.Context, tx *sql.Conn, registered storage.RegisteredQuery, partition string, parameters []any) (
 	storage.QueryResult, error,
 ) {
@@ -74,27 +73,44 @@ func (s *Store) runReadOnly(ctx context.Context, tx *sql.Conn, registered storag
 	what := fmt.Sprintf("run query %q", registered.Name)
 	arguments := append([]any{partition}, parameters...)
 	err = contained(ctx, tx, what, &authorizer{readOnly: true}, func() error {
-		body := "(\n" + trimStatement(registered.SQL) + "\n)"
-		rows, err := tx.QueryContext(ctx, "SELECT syncbarrier_query.* FROM "+body+" AS syncbarrier_query", arguments...)
+		// As a subquery it can be nothing but one query: a second statement would not parse.
+		if err := compile(ctx, tx, "SELECT 1 FROM "+subquery(registered.SQL)+" AS syncbarrier_query"); err != nil {
+			return err
+		}
+		rows, err := tx.QueryContext(ctx, registered.SQL, arguments...)
 		if err != nil {
 			return err
 		}
 		if hasTimes(rows) {
-			columns, err := rows.Columns()
-			if closed := rows.Close(); err != nil || closed != nil {
-				return firstError(err, closed)
-			}
-			if rows, err = tx.QueryContext(ctx, plainValues(body, len(columns)), arguments...); err != nil {
-				return err
-			}
-			_, result.Rows, err = collectResult(rows)
-			result.Columns = columns
+			result.Columns, result.Rows, err = readPlain(ctx, tx, rows, registered.SQL, arguments)
 			return err
 		}
 		result.Columns, result.Rows, err = collectResult(rows)
 		return err
 	})
 	return result, err
+}
+
+// compile has a statement compiled and not run.
+func compile(ctx context.Context, tx *sql.Conn, text string) error {
+	statement, err := tx.PrepareContext(ctx, text)
+	if err != nil {
+		return err
+	}
+	return statement.Close()
+}
+
+// readPlain runs a query again so that the driver gives its values as they are.
+func readPlain(ctx context.Context, tx *sql.Conn, rows *sql.Rows, text string, arguments []any) (columns []string, values [][]any, err error) {
+	columns, err = rows.Columns()
+	if closed := rows.Close(); err != nil || closed != nil {
+		return nil, nil, firstError(err, closed)
+	}
+	if rows, err = tx.QueryContext(ctx, plainValues(subquery(text), len(columns)), arguments...); err != nil {
+		return nil, nil, err
+	}
+	_, values, err = collectResult(rows)
+	return columns, values, err
 }
 
 // hasTimes says that the driver would turn text of some column into a time, because of the column's declared type, and so change it.

@@ -1,0 +1,205 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+func beginWriter(t testing.TB, store *Store, partition string, version int64) storage.Tx {
+	t.Helper()
+	tx, err := store.Begin(testContext(t), partition, version)
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// A program's statement must not end the transaction it is part of, nor leave the connection changed for whoever uses it next.
+func TestProgramStatementsStayInsideTheirTransaction(t *testing.T) {
+	path := newFile(t)
+	store, program := openWith(t, Config{Path: path, Create: true, MaxConnections: 1}), openProgram(t, path)
+	apply(t, store, version6())
+	for statement, code := range map[string]storage.Code{
+		"COMMIT":                            storage.CodeNotTransactional,
+		"ROLLBACK":                          storage.CodeNotTransactional,
+		"BEGIN":                             storage.CodeNotTransactional,
+		"END -- of it":                      storage.CodeNotTransactional,
+		"SAVEPOINT mine":                    storage.CodeNotTransactional,
+		"RELEASE syncbarrier_push":          storage.CodeNotTransactional,
+		"ROLLBACK TO syncbarrier_push":      storage.CodeNotTransactional,
+		"ATTACH ':memory:' AS other":        storage.CodeNotTransactional,
+		"PRAGMA foreign_keys = 0":           storage.CodeInvalidSpec,
+		"SELECT 1; COMMIT":                  storage.CodeNotTransactional,
+		"VACUUM":                            storage.CodeNotTransactional,
+		"INSERT INTO nowhere VALUES (1)":    storage.CodeInvalidSQL,
+		"INSERT INTO todos(id) VALUES (NU)": storage.CodeInvalidSQL,
+	} {
+		tx := beginWriter(t, store, "a", 6)
+		if _, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Savepoint(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := tx.Exec(testContext(t), statement)
+		if got := storage.CodeOf(err); got != code {
+			t.Errorf("%s: got code %q (%v), want %q", statement, got, err, code)
+		}
+		if err := tx.Commit(testContext(t)); storage.CodeOf(err) != code {
+			t.Errorf("%s: the commit of a transaction that failed gives %v", statement, err)
+		}
+		same(t, "commits after "+statement, program.number("SELECT count(*) FROM sync_commits"), 0)
+	}
+	tx := beginWriter(t, store, "a", 6)
+	if _, err := tx.Exec(testContext(t), "CREATE TEMPORARY TABLE sync_partitions(partition, max_commit_seq)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "commits beside a temporary table of that name", program.number("SELECT max_commit_seq FROM sync_partitions"), 1)
+	next := beginWriter(t, store, "a", 6)
+	if _, err := next.Exec(testContext(t), "SELECT 1 FROM temp.sync_partitions"); storage.CodeOf(err) != storage.CodeInvalidSQL {
+		t.Errorf("the next transaction meets the temporary table of the one before: %v", err)
+	}
+}
+
+func TestRefusedWriterIsToldItsVersionAndTheOneRequired(t *testing.T) {
+	path := newFile(t)
+	store, program := openStore(t, path), openProgram(t, path)
+	apply(t, store, version6())
+	apply(t, store, version7())
+	tx := beginWriter(t, store, "it's", 6)
+	_, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"})
+	wantCode(t, err, storage.CodeWriterFenceRejected)
+	wantText(t, err, "sync_commits", "'it''s'", "writer version 6, required 7")
+	if err := tx.Rollback(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "partitions", program.number("SELECT count(*) FROM sync_partitions"), 0)
+}
+
+// A partition's numbers are dense: what was rolled back leaves no hole.
+func TestNumberOfARolledBackCommitIsGivenOutAgain(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	for _, end := range []func(tx storage.Tx) error{
+		func(tx storage.Tx) error { return tx.Rollback(testContext(t)) },
+		func(tx storage.Tx) error { return tx.Commit(testContext(t)) },
+		func(tx storage.Tx) error { return tx.Rollback(testContext(t)) },
+	} {
+		tx := beginWriter(t, store, "a", 6)
+		if _, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(tx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx := beginWriter(t, store, "a", 6)
+	seq, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"})
+	same(t, "number", seq, 2)
+	same(t, "error", err, nil)
+}
+
+func TestCommitWithManyChangesIsWrittenWholeAndInOrder(t *testing.T) {
+	path := newFile(t)
+	store, program := openStore(t, path), openProgram(t, path)
+	apply(t, store, version6())
+	tx := beginWriter(t, store, "a", 6)
+	commit := storage.Commit{ClientID: "c"}
+	for i := range 3*changesPerStatement + 1 {
+		commit.Changes = append(commit.Changes, storage.Change{Table: "todos", RowID: fmt.Sprint(i), Op: storage.OpUpsert})
+	}
+	if _, err := tx.AppendCommit(testContext(t), commit); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "changes", program.number("SELECT count(*) FROM sync_changes"), int64(len(commit.Changes)))
+	same(t, "changes in order", program.number("SELECT count(*) FROM sync_changes WHERE row_id = CAST(idx AS TEXT) AND scopes = '{}' AND payload IS NULL"), int64(len(commit.Changes)))
+}
+
+// Twenty workers advance, a schema is applied and a program holds the write lock for long, on a pool of eight: nobody is told that the
+// database is locked, and the settings of all connections are right.
+func TestBusyFileNeverFailsAWorker(t *testing.T) {
+	path := newFile(t)
+	openProgram(t, path).exec("PRAGMA journal_mode = WAL")
+	store := openWith(t, Config{Path: path, Create: true, BusyTimeout: 30 * time.Second})
+	apply(t, store, version6())
+	external := storage.Checkpoint{
+		Name: "letters", Version: 7, Sources: []storage.Source{{Table: "todos", Changes: storage.CommitLog}}, Backfill: storage.Backfill{Job: true},
+	}
+	for worker := range 20 {
+		external.Partitions = append(external.Partitions, fmt.Sprint("p", worker))
+	}
+	target := version7()
+	target.Checkpoints = append(target.Checkpoints, external)
+	apply(t, store, target)
+	claim, err := store.ClaimAll(testContext(t), "letters", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithTimeout(testContext(t), 3*time.Second)
+	defer stop()
+	var group sync.WaitGroup
+	group.Go(func() { holdForLong(ctx, t, path) })
+	for worker, row := range claim.Rows {
+		group.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(worker)))
+			owner := storage.Ownership{Partition: row.Partition, Name: claim.Name, OwnerEpoch: row.OwnerEpoch, Token: claim.Token}
+			for watermark := int64(1); ctx.Err() == nil; watermark++ {
+				if _, err := store.ReadCheckpoints(testContext(t), row.Partition); err != nil {
+					t.Errorf("read: %v", err)
+				}
+				moved, err := store.AdvanceCheckpoint(testContext(t), storage.Advance{Ownership: owner, Watermark: watermark, ObservedRows: random.Int64N(9)})
+				if err != nil || !moved {
+					t.Errorf("advance: %t, %v", moved, err)
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		higher := target
+		higher.Version = 8
+		if _, err := store.EnsureSchema(testContext(t), higher, storage.Attempt{Number: 1}); err != nil {
+			t.Errorf("apply a schema: %v", err)
+		}
+	})
+	group.Wait()
+	same(t, "version", openProgram(t, path).number("SELECT schema_version FROM sync_schema_meta"), 8)
+}
+
+// holdForLong is a program that holds the write lock for 400 ms at a time.
+func holdForLong(ctx context.Context, t *testing.T, path string) {
+	program := openProgram(t, path)
+	for ctx.Err() == nil {
+		conn, err := program.db.Conn(testContext(t))
+		if err != nil {
+			t.Errorf("open: %v", err)
+			return
+		}
+		if _, err := conn.ExecContext(testContext(t), "PRAGMA busy_timeout = 20000; BEGIN IMMEDIATE"); err != nil {
+			t.Errorf("begin as a program: %v", err)
+		}
+		_ = sleep(testContext(t), 400*time.Millisecond)
+		if _, err := conn.ExecContext(testContext(t), "COMMIT"); err != nil {
+			t.Errorf("commit as a program: %v", err)
+		}
+		_ = conn.Close()
+		_ = sleep(testContext(t), 20*time.Millisecond)
+	}
+}
