@@ -86,32 +86,10 @@ func TestARelativePathAndALinkMeanTheSameFile(t *testing.T) {
 
 func TestEveryConnectionHasItsSettings(t *testing.T) {
 	store := openWith(t, Config{Path: newFile(t), Create: true})
-	ctx := testContext(t)
+	wantSettings(t, store)
 	apply(t, store, version6()) // a barrier has a connection with settings of its own, which must not come back to the pool
 	apply(t, store, withSQL(version7(), "CREATE TABLE extra(i INTEGER)"))
-	var held []*sql.Conn
-	for range defaultMaxConnections {
-		conn, err := store.acquire(ctx, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, conn)
-	}
-	for i, conn := range held {
-		for setting, want := range map[string]int64{"busy_timeout": 5000, "foreign_keys": 1} {
-			var got int64
-			if err := conn.QueryRowContext(ctx, "PRAGMA "+setting).Scan(&got); err != nil {
-				t.Fatal(err)
-			}
-			if got != want {
-				t.Errorf("connection %d: %s is %d, want %d", i, setting, got, want)
-			}
-		}
-	}
-	for _, conn := range held {
-		release(conn, false)
-	}
-	same(t, "connections", store.db.Stats().OpenConnections, defaultMaxConnections)
+	wantSettings(t, store)
 }
 
 func TestSettingsAreRightAgainAfterTheLockWasWaitedFor(t *testing.T) {
