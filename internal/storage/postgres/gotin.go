@@ -41,7 +41,8 @@ func (s *Store) addGotIn(ctx context.Context, q querier, found foundCatalog, rep
 	return nil
 }
 
-// raisedFloor is where the log of a partition stood when a minimum was set.
+// raisedFloor is where the log of a partition stood when a minimum was set. The minimum is the highest that this raise can have set; the
+// partition's own fence says what it was.
 type raisedFloor struct{ position, minimum int64 }
 
 // raisedFloors reads the raises that are in force: the newest for all partitions, and each partition's own newest. incomplete says that
@@ -72,11 +73,7 @@ func (s *Store) raisedFloors(ctx context.Context, q querier) (floors map[string]
 			incomplete = total != 0
 		}
 		for partition, position := range raised {
-			floor := raisedFloor{position: position, minimum: version}
-			if forAll {
-				floor.minimum = minimum
-			}
-			floors[partition] = floor
+			floors[partition] = raisedFloor{position: position, minimum: max(version, minimum)}
 		}
 		return nil
 	})
