@@ -36,6 +36,9 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 		return storage.ActivationReport{Outcome: storage.OutcomeLost}, nil
 	}
 	plan, err := s.plan(ctx, claim)
+	if storage.CodeOf(err) == storage.CodeOwnershipLost {
+		return storage.ActivationReport{Outcome: storage.OutcomeLost}, nil
+	}
 	if err != nil {
 		return storage.ActivationReport{}, err
 	}
@@ -293,8 +296,6 @@ func (a *activation) fill(ctx context.Context, keys [][]string) error {
 	}
 	sorted, err := a.lockKeys(ctx, keys, mode)
 	switch {
-	case isNoKey(err):
-		return activationEnded{Outcome: storage.OutcomeUnverifiable, Reason: noKeyOf(table)}
 	case err != nil:
 		return a.refused(table, err)
 	case len(sorted.held) > 0:

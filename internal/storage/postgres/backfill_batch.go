@@ -103,7 +103,7 @@ SELECT d.settings,
                   FROM {schema}.sync_backfill_leftovers l
                  WHERE l.checkpoint = c.name
                    AND l.partition = c.partition
-                 LIMIT 10001) AS some)
+                 LIMIT 10001) AS bounded)
   FROM {schema}.sync_backfill_checkpoints c
   JOIN {schema}.sync_backfill_definitions d
     ON d.name = c.name

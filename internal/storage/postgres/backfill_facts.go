@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -77,7 +76,7 @@ func (s *Store) readPassFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan
 		          FROM (SELECT c.oid::regclass
 		                UNION
 		                SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) AS f(oid)),
-		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s', a.attnum, pg_catalog.format_type(a.atttypid, a.atttypmod))), '{}')::text
+		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s %s', a.attnum, a.atttypid::oid, a.atttypmod)), '{}')::text
 		          FROM pg_catalog.pg_attribute a
 		         WHERE a.attrelid = c.oid
 		           AND a.attnum > 0
@@ -147,10 +146,4 @@ func (s *Store) checkFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan, s
 // epochChanged is the reason for a log with another epoch.
 func epochChanged(partition string) string {
 	return fmt.Sprintf("the log of partition %q was replaced since its position was noted (its log epoch is another one)", partition)
-}
-
-// isNoKey says that a text could not be cast to the type of a key column.
-func isNoKey(err error) bool {
-	state := sqlState(err)
-	return strings.HasPrefix(state, "22")
 }

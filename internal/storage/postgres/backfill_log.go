@@ -3,8 +3,10 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -125,8 +127,8 @@ type logAnswer struct {
 // readLog reads the log above the position of a checkpoint row, whole commits only. A commit that alone has more changes than were
 // asked for is read all the same.
 func (s *Store) readLog(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q logQuestion) (logAnswer, error) {
-	for {
-		windows, err := s.readWindows(ctx, tx, plan, q)
+	for read := q.changes; ; read *= 4 {
+		windows, err := s.readWindows(ctx, tx, plan, q, read)
 		if err != nil {
 			return logAnswer{}, err
 		}
@@ -135,22 +137,22 @@ func (s *Store) readLog(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q lo
 				return logAnswer{reason: problem}, nil
 			}
 		}
-		if cut, ok := cutWindows(windows, q.changes); ok {
+		if cut, ok := cutWindows(windows, q.changes, read); ok {
 			complete := len(cut) == len(windows) && (q.partitions == 0 || len(windows) < q.partitions) &&
 				!slices.ContainsFunc(cut, func(w logWindow) bool { return w.upto < w.last })
 			return logAnswer{windows: cut, complete: complete}, nil
 		}
-		q.changes *= 4
 	}
 }
 
-func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q logQuestion) ([]logWindow, error) {
+// readWindows reads the windows with at most one change more than read of each.
+func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q logQuestion, read int) ([]logWindow, error) {
 	due := listedSQL
 	if q.partition == storage.AllPartitions {
 		due = allSQL
 	}
 	rows, err := tx.Query(ctx, s.sql(fmt.Sprintf(logSQL, due)), q.partition, q.checkpoint, q.position, q.epoch,
-		plan.sourceTables(), int64(q.changes)+1, q.commits, int64(q.partitions))
+		plan.sourceTables(), int64(read)+1, q.commits, int64(q.partitions))
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
@@ -174,9 +176,10 @@ func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, 
 	return windows, nil
 }
 
-// cutWindows keeps at most so many changes, cut between commits: part of a commit must not count as the whole. A window of which
-// more was asked for than is kept ends before the commit that was cut. ok is false if not even one commit is whole.
-func cutWindows(windows []logWindow, changes int) (cut []logWindow, ok bool) {
+// cutWindows keeps at most so many changes, cut between commits: part of a commit must not count as the whole. If the first commit
+// alone has more, it is kept. read is how many changes of a window were read at most; ok is false if they are not even one
+// whole commit.
+func cutWindows(windows []logWindow, changes, read int) (cut []logWindow, ok bool) {
 	left := changes
 	for _, w := range windows {
 		if len(w.changes) <= left {
@@ -184,60 +187,77 @@ func cutWindows(windows []logWindow, changes int) (cut []logWindow, ok bool) {
 			cut = append(cut, w)
 			continue
 		}
-		broken := w.changes[left].seq // the first change that is too much
-		keep := slices.IndexFunc(w.changes, func(c logChange) bool { return c.seq == broken })
-		if w.upto, w.changes = broken-1, w.changes[:keep]; w.upto > w.position {
+		end := w.changes[left].seq - 1 // before the commit with the first change that is too much
+		if len(cut) == 0 && end < w.changes[0].seq {
+			if w.changes[len(w.changes)-1].seq == end+1 && len(w.changes) > read {
+				return nil, false
+			}
+			end++
+		}
+		if end > w.position {
+			w.upto = end
+			w.changes = slices.DeleteFunc(slices.Clone(w.changes), func(c logChange) bool { return c.seq > end })
 			cut = append(cut, w)
 		}
 		break
 	}
-	return cut, len(cut) > 0 || len(windows) == 0
+	return cut, true
 }
 
 // changedKeys gives the keys of the backfilled table that the changes of the windows concern, each once. reason is not empty if a change
-// names no key.
+// names its row by something that is no key of its table: it might be the row that matters. Then the transaction has failed.
 func (s *Store) changedKeys(ctx context.Context, tx pgx.Tx, plan *backfillPlan, windows []logWindow) (keys [][]string, reason string, err error) {
-	seen := map[string]bool{}
-	add := func(key []string) {
-		if text := storage.EncodeKey(key); !seen[text] {
-			seen[text] = true
-			keys = append(keys, key)
-		}
-	}
-	foreign := map[string][][]string{}
+	changed := map[string]*keySet{}
 	for _, w := range windows {
 		for _, change := range w.changes {
 			source, _ := plan.source(change.table)
 			key, ok := source.key(w.partition, change.rowID)
 			if !ok {
-				return nil, noKey(w.partition, change), nil
+				return nil, fmt.Sprintf("commit %d of partition %q: %s", change.seq, w.partition, noKeyOf(source)), nil
 			}
-			if source.Keys == "" {
-				add(key)
-			} else {
-				foreign[change.table] = append(foreign[change.table], key)
+			if changed[change.table] == nil {
+				changed[change.table] = &keySet{}
 			}
+			changed[change.table].add(key)
 		}
 	}
-	for table, changed := range foreign {
+	var all keySet
+	for _, table := range slices.Sorted(maps.Keys(changed)) {
 		source, _ := plan.source(table)
-		mapped, reason, err := s.mapKeys(ctx, tx, plan, source, changed)
-		if err != nil || reason != "" {
-			return nil, reason, err
+		keys := changed[table].keys
+		if ok, err := castKeys(ctx, tx, source.table, keys); err != nil || !ok {
+			return nil, noKeyOf(source), err
 		}
-		for _, key := range mapped {
-			add(key)
+		if source.Keys != "" {
+			if keys, err = s.mapKeys(ctx, tx, plan, source, keys); err != nil {
+				return nil, "", err
+			}
+		}
+		all.add(keys...)
+	}
+	return all.keys, "", nil
+}
+
+func noKeyOf(source planSource) string {
+	return fmt.Sprintf("the log names a row of table %q by something that is no key of it", source.Table)
+}
+
+// keySet collects keys, each once.
+type keySet struct {
+	keys [][]string
+	seen map[string]bool
+}
+
+func (k *keySet) add(keys ...[]string) {
+	if k.seen == nil {
+		k.seen = map[string]bool{}
+	}
+	for _, key := range keys {
+		if text := storage.EncodeKey(key); !k.seen[text] {
+			k.seen[text] = true
+			k.keys = append(k.keys, key)
 		}
 	}
-	return keys, "", nil
-}
-
-func noKey(partition string, change logChange) string {
-	return fmt.Sprintf("commit %d of partition %q: %s", change.seq, partition, noKeyOf(change.table))
-}
-
-func noKeyOf(table string) string {
-	return fmt.Sprintf("the log names a row of table %q by something that is no key of it", table)
 }
 
 // key reads the key of a source's row out of the log.
@@ -250,10 +270,7 @@ func (p planSource) key(partition, rowID string) ([]string, bool) {
 
 // mapKeys asks the user's `keys` query which rows of the backfilled table changed rows of another source concern. The relation `changed` has
 // the source's key columns.
-func (s *Store) mapKeys(ctx context.Context, tx pgx.Tx, plan *backfillPlan, source planSource, changed [][]string) (keys [][]string, reason string, err error) {
-	if reason, err := s.castKeys(ctx, tx, source.table, changed); err != nil || reason != "" {
-		return nil, reason, err
-	}
+func (s *Store) mapKeys(ctx context.Context, tx pgx.Tx, plan *backfillPlan, source planSource, changed [][]string) ([][]string, error) {
 	t := plan.table
 	what := fmt.Sprintf("checkpoint %q: the keys of source %q", plan.name(), source.Table)
 	rows, err := tx.Query(ctx, fmt.Sprintf(`
@@ -267,22 +284,23 @@ SELECT DISTINCT %s
 		trimmed(source.Keys),
 		t.join(" AND ", func(_ int, c keyColumn) string { return fmt.Sprintf("mapped.%s IS NOT NULL", c.name) })),
 		source.table.arrays(changed)...)
-	if err == nil {
-		keys, err = t.collectKeys(rows)
+	if err != nil {
+		return nil, translateUserSQL(err, what)
 	}
-	return keys, "", translateUserSQL(err, what)
+	keys, err := t.collectKeys(rows)
+	return keys, translateUserSQL(err, what)
 }
 
-// castKeys finds out whether texts from the log are keys of a table at all. If not, the transaction has failed.
-func (s *Store) castKeys(ctx context.Context, tx pgx.Tx, table keyTable, keys [][]string) (reason string, err error) {
-	_, err = tx.Exec(ctx, fmt.Sprintf("SELECT count(*) FROM (SELECT DISTINCT * FROM %s AS named) AS keys", table.set(1)), table.arrays(keys)...)
-	if isNoKey(err) {
-		return noKeyOf(table.declared.Name), nil
+// castKeys says whether texts are keys of a table. If not, the transaction has failed.
+func castKeys(ctx context.Context, tx pgx.Tx, table keyTable, keys [][]string) (bool, error) {
+	_, err := tx.Exec(ctx, fmt.Sprintf("SELECT count(*) FROM (SELECT DISTINCT * FROM %s AS named) AS keys", table.set(1)), table.arrays(keys)...)
+	if strings.HasPrefix(sqlState(err), "22") { // data exception: a text that the type does not take
+		return false, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("read the keys of table %q: %w", table.declared.Name, err)
+		return false, fmt.Errorf("read the keys of table %q: %w", table.declared.Name, err)
 	}
-	return "", nil
+	return true, nil
 }
 
 // rest is what is still to be done for a checkpoint row: the keys that the log shows above its position, and the leftovers.

@@ -174,7 +174,7 @@ SELECT c.partition, c.state, c.watermark, c.owner_epoch,
        CASE WHEN c.partition <> '*'
             THEN coalesce(p.horizon_seq, 0) > c.watermark
                  OR coalesce(p.max_commit_seq, 0) < c.watermark
-                 OR k.facts::json ->> 'logEpoch' <> coalesce(r.log_epoch, '')
+                 OR coalesce(k.facts::json ->> 'logEpoch' <> coalesce(r.log_epoch, ''), false) -- another program may have claimed it
             ELSE EXISTS (
               SELECT
                 FROM {schema}.sync_partitions a

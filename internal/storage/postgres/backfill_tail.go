@@ -101,9 +101,6 @@ func (t *tail) read(ctx context.Context) (logAnswer, error) {
 // fill does what the changes ask for. Rows that the program holds are left for later.
 func (t *tail) fill(ctx context.Context, keys [][]string, batch *storage.Batch) error {
 	sorted, err := t.lockKeys(ctx, keys, skipLocked)
-	if isNoKey(err) {
-		return t.unverifiable(noKeyOf(t.plan.table.declared.Name))
-	}
 	if err != nil {
 		return err
 	}
