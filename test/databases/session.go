@@ -153,23 +153,28 @@ func (s *Session) PID() int { return int(s.pg.PgConn().PID()) }
 // WaitBlocked returns once some session of the PostgreSQL database, in a statement with this text, waits for a lock.
 func (s *Session) WaitBlocked(text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
-	defer cancel()
+	s.WaitUntil(`
+		SELECT count(*)
+		  FROM pg_stat_activity
+		 WHERE datname = current_database() AND pid <> pg_backend_pid()
+		   AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, text)
+}
+
+// waitTimeout bounds a wait for something that another process does.
+const waitTimeout = time.Minute
+
+// WaitUntil returns once a query gives a number above 0.
+func (s *Session) WaitUntil(query string, arguments ...any) {
+	s.t.Helper()
+	deadline := time.NewTimer(waitTimeout)
+	defer deadline.Stop()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for {
-		blocked := s.Number(`
-			SELECT count(*)
-			  FROM pg_stat_activity
-			 WHERE datname = current_database() AND pid <> pg_backend_pid()
-			   AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, text)
-		if blocked > 0 {
-			return
-		}
+	for s.Number(query, arguments...) == 0 {
 		select {
 		case <-ticker.C:
-		case <-ctx.Done():
-			s.t.Fatalf("nobody waits for a lock in a statement with %q", text)
+		case <-deadline.C:
+			s.t.Fatalf("after %s there still is nothing: %s %v", waitTimeout, query, arguments)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (s *scene) newVersionComesUp() {
 }
 
 func TestAnAdditiveVersionShutsNoProgramOut(t *testing.T) {
-	eachScene(t, func(s *scene) {
+	ourScene(t, func(s *scene) {
 		older := s.started(Options{Age: Older, Schema: schemaAt(6)})
 		next := targetAt(6)
 		next.Version = 7

@@ -178,6 +178,21 @@ BEGIN
     THEN
       RETURN NULL;
     END IF;
+    -- A program may claim a checkpoint of ours. What it then says of the log was never applied by us, and our next claim would go on
+    -- from there.
+    IF NEW.owner_epoch = OLD.owner_epoch
+       AND NEW.watermark <> OLD.watermark
+       AND EXISTS (SELECT FROM {schema}.sync_backfill_definitions AS d WHERE d.name = NEW.name)
+       AND NOT EXISTS (
+         SELECT
+           FROM {schema}.sync_backfill_progress AS p
+          WHERE p.checkpoint = NEW.name
+            AND p.kind = 'claim'
+            AND p.partition = NEW.partition
+            AND p.owner_epoch = NEW.owner_epoch)
+    THEN
+      RETURN NULL;
+    END IF;
   ELSIF TG_OP = 'INSERT' THEN
     -- A name that was abandoned goes on counting where it stopped, so that no claim is ever equal to one of before.
     SELECT max(p.owner_epoch)

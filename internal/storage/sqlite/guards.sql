@@ -185,7 +185,8 @@ BEGIN
 END;
 
 -- sync_backfill_checkpoints: a row moves forward only. A checkpoint that has a definition becomes activated only where our proof
--- row stands, in the same transaction. Rows go only by being abandoned.
+-- row stands, in the same transaction; and its watermark moves only under a claim of ours: a program may claim it too, but what it then
+-- says of the log was never applied by us, and our next claim would go on from there. Rows go only by being abandoned.
 
 CREATE TRIGGER syncbarrier_guard_checkpoint_insert
 BEFORE INSERT ON sync_backfill_checkpoints
@@ -261,6 +262,17 @@ WHEN OLD.state = 'activated'
   OR (OLD.state = 'backfilling' AND NEW.state = 'declared')
   OR (NEW.schema_version <> OLD.schema_version
       AND EXISTS (SELECT 1 FROM sync_backfill_definitions WHERE name = NEW.name))
+  OR (NEW.owner_epoch = OLD.owner_epoch
+      AND NEW.watermark <> OLD.watermark
+      AND EXISTS (SELECT 1 FROM sync_backfill_definitions WHERE name = NEW.name)
+      AND NOT EXISTS (
+        SELECT 1
+        FROM sync_backfill_progress
+        WHERE checkpoint = NEW.name
+          AND kind = 'claim'
+          AND partition = NEW.partition
+          AND owner_epoch = NEW.owner_epoch
+      ))
   OR (NEW.state = 'activated'
       AND EXISTS (SELECT 1 FROM sync_backfill_definitions WHERE name = NEW.name)
       AND NOT EXISTS (
