@@ -207,6 +207,8 @@ func TestNoCommitBelowTheFenceLandsWhileItIsInstalledAndReplaced(t *testing.T) {
 	var required atomic.Int64
 	var stored, refused atomic.Int64
 	var programs sync.WaitGroup
+	defer programs.Wait()
+	defer stop()
 	for i := range 3 {
 		p := openProgram(t, path)
 		programs.Go(func() {
@@ -215,7 +217,7 @@ func TestNoCommitBelowTheFenceLandsWhileItIsInstalledAndReplaced(t *testing.T) {
 				version := before + n%3 - 1 // below the fence, at it, above it
 				err := p.append(fmt.Sprintf("%d-%d", i, n%5), version)
 				switch {
-				case err == nil && version < before:
+				case err == nil && before >= 1 && version < before:
 					t.Errorf("version %d was stored when %d was required", version, before)
 				case err == nil:
 					stored.Add(1)
@@ -227,10 +229,13 @@ func TestNoCommitBelowTheFenceLandsWhileItIsInstalledAndReplaced(t *testing.T) {
 			}
 		})
 	}
+	starting := openProgram(t, path)
 	programs.Go(func() {
-		p := openProgram(t, path)
 		for ctx.Err() == nil {
-			startProgram(p)
+			if _, err := starting.db.ExecContext(testContext(t), protocolDDL); err != nil {
+				t.Errorf("start: %v", err)
+				return
+			}
 		}
 	})
 	target := version6()

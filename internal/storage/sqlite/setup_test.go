@@ -52,7 +52,7 @@ type program struct {
 
 func openProgram(t testing.TB, path string) program {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_busy_timeout=5000")
+	db, err := sql.Open("sqlite", "file:"+path+"?_busy_timeout=30000")
 	if err != nil {
 		t.Fatalf("open as a program: %v", err)
 	}
