@@ -62,7 +62,10 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{pool: pool, address: address, queries: map[string]storage.RegisteredQuery{}, pooled: config.Pooler == PoolerTransaction}
+	s := &Store{
+		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, pooled: config.Pooler == PoolerTransaction,
+		queries: map[string]storage.RegisteredQuery{},
+	}
 	s.schemaName = config.Schema
 	if s.schemaName == "" {
 		s.schemaName = defaultSchema

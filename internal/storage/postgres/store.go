@@ -20,8 +20,10 @@ type Store struct {
 	pooled     bool   // a pooler in transaction mode is in between: nothing may be set for a session
 	queries    map[string]storage.RegisteredQuery
 	settings   sessionSettings
-	address    string // host:port/database, for messages
-	backfills  backfillMemory
+	// acquireTimeout bounds the wait for one of the pool's connections.
+	acquireTimeout time.Duration
+	address        string // host:port/database, for messages
+	backfills      backfillMemory
 }
 
 // querier is what reads and writes have in common, inside a transaction or on the pool.

@@ -20,7 +20,7 @@ const (
 	defaultStatementTimeout = 60 * time.Second
 	idleInTransaction       = 10 * time.Second
 	connectionCheck         = 5 * time.Second
-	acquireTimeout          = 10 * time.Second // for one of the pool's connections to become free
+	defaultAcquireTimeout   = 10 * time.Second // for one of the pool's connections to become free
 	rollbackTimeout         = 2 * time.Second
 )
 
@@ -119,14 +119,14 @@ func (s *Store) pinnedSQL() string {
 
 // acquire takes a connection of the pool. The wait is bounded: all connections may be busy.
 func (s *Store) acquire(ctx context.Context, what string) (*pgxpool.Conn, error) {
-	bounded, cancel := context.WithTimeout(ctx, acquireTimeout)
+	bounded, cancel := context.WithTimeout(ctx, s.acquireTimeout)
 	defer cancel()
 	conn, err := s.pool.Acquire(bounded)
 	switch {
 	case err == nil:
 		return conn, nil
 	case ctx.Err() == nil && bounded.Err() != nil:
-		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.address, acquireTimeout)
+		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.address, s.acquireTimeout)
 	default:
 		return nil, translateConnect(err, what+": connect to "+s.address)
 	}
