@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +16,7 @@ const stateNoTable = "42P01"
 
 // gateSQL is the whole gate in one statement, so that all of it is read in one snapshot: read apart, a barrier that commits in
 // between would show its marker without its checkpoints. $1 is the running version, $2 the partition whose log epoch is wanted, or NULL.
+// {system} gives the cluster's system identifier.
 const gateSQL = `
 WITH stored AS (
   SELECT (SELECT schema_version FROM {schema}.sync_schema_meta WHERE id = 1) AS version
@@ -42,10 +44,12 @@ recorded AS (
 missing AS (
   SELECT r.name, r.version
     FROM recorded r
-   WHERE NOT EXISTS (
-     SELECT FROM {schema}.sync_backfill_checkpoints c
-      WHERE c.name = r.name
-        AND c.schema_version = r.version)
+   -- One probe of the index for each name. NOT EXISTS would be planned as a join with all rows.
+   WHERE (SELECT c.name
+            FROM {schema}.sync_backfill_checkpoints c
+           WHERE c.name = r.name
+             AND c.schema_version = r.version
+           LIMIT 1) IS NULL
 )
 SELECT coalesce((SELECT protocol FROM {schema}.sync_barrier_owner WHERE id = 1), 0),
        stored.version,
@@ -59,7 +63,7 @@ SELECT coalesce((SELECT protocol FROM {schema}.sync_barrier_owner WHERE id = 1),
           FROM (SELECT * FROM missing ORDER BY version, name LIMIT 10) m),
        pg_is_in_recovery(),
        coalesce((SELECT log_epoch FROM {schema}.sync_partition_registry WHERE partition = $2::text), ''),
-       (SELECT system_identifier::text FROM pg_control_system()),
+       {system},
        current_database()::text,
        current_setting('server_version')
   FROM stored`
@@ -74,8 +78,21 @@ func (s *Store) ReadServeGate(ctx context.Context, running int64) (storage.Serve
 		gate, err = s.scanGate(rows, running)
 		return err
 	}
-	err := s.readOnce(ctx, "read the serve gate", collect, s.sql(gateSQL), running, nil)
+	err := s.readOnce(ctx, "read the serve gate", collect, s.gateStatement(true), running, nil)
+	if sqlState(err) == stateNoPrivilege {
+		// If it was only the right to read the identifier that is missing, the gate goes without; what else is missing fails again.
+		err = s.readOnce(ctx, "read the serve gate", collect, s.gateStatement(false), running, nil)
+	}
 	return s.withoutCatalog(gate, running, err)
+}
+
+// gateStatement is gateSQL, with the system identifier where the role may read it.
+func (s *Store) gateStatement(system bool) string {
+	expression := `''`
+	if system {
+		expression = `(SELECT system_identifier::text FROM pg_catalog.pg_control_system())`
+	}
+	return strings.ReplaceAll(s.sql(gateSQL), "{system}", expression)
 }
 
 // withoutCatalog turns the error of a missing table of ours into a gate that says so. Such a gate is closed.
@@ -93,15 +110,18 @@ func (s *Store) withoutCatalog(gate storage.ServeGate, running int64, err error)
 // gateIn reads the gate inside somebody's transaction. A statement that fails would end that transaction, so it looks for the
 // catalog first; the gate itself is still one statement.
 func (s *Store) gateIn(ctx context.Context, q querier, running int64, partition string) (storage.ServeGate, error) {
-	var exists bool
-	err := q.QueryRow(ctx, `SELECT to_regclass($1::text) IS NOT NULL`, s.schema+".sync_barrier_owner").Scan(&exists)
+	var exists, system bool
+	err := q.QueryRow(ctx, `
+		SELECT to_regclass($1::text) IS NOT NULL,
+		       has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')`,
+		s.schema+".sync_barrier_owner").Scan(&exists, &system)
 	if err != nil {
 		return storage.ServeGate{}, err
 	}
 	if !exists {
 		return storage.ServeGate{Running: running, Database: storage.DatabaseIdentity{Schema: s.schemaName}}, nil
 	}
-	rows, err := q.Query(ctx, s.sql(gateSQL), running, partition)
+	rows, err := q.Query(ctx, s.gateStatement(system), running, partition)
 	if err != nil {
 		return storage.ServeGate{}, err
 	}

@@ -132,11 +132,7 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 		// Prepared statements belong to a server connection, which behind the pooler is another one each time.
 		connConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	// A cancelled context cancels the statement on the server, so that ROLLBACK can follow on the same connection; the deadline
-	// is for a server that does not answer.
-	connConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: rollbackTimeout}
-	}
+	connConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &cancelHandler{conn: conn} }
 	poolConfig.MaxConns = config.MaxConnections
 	if poolConfig.MaxConns <= 0 {
 		poolConfig.MaxConns = defaultMaxConnections
