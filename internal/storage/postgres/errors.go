@@ -131,14 +131,6 @@ func translateUserSQL(err error, what string) error {
 	return &storage.Error{Code: code, Message: what, Err: withoutValues(pgErr)}
 }
 
-// translateBegin is translate for BEGIN: a standby refuses READ WRITE with "feature not supported".
-func translateBegin(err error, what string) error {
-	if sqlState(err) == stateNotSupported {
-		return &storage.Error{Code: storage.CodeReadOnly, Message: what + ": begin", Err: withoutDetail(err)}
-	}
-	return translate(err, what+": begin")
-}
-
 // translateConnect is translate for a new connection: what the server then says about parameters and rights is about the connection.
 func translateConnect(err error, what string) error {
 	switch state := sqlState(err); {

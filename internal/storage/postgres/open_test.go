@@ -156,7 +156,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 	admin := connect(t, dsn)
 	role := testdb.Role(t, dsn, "odd")
 	for setting, value := range map[string]string{
-		"search_path": "pg_temp, public", "row_security": "on", "default_transaction_isolation": "serializable", "default_transaction_read_only": "on",
+		"search_path": "pg_temp, public", "row_security": "on", "default_transaction_isolation": "serializable",
 		"lock_timeout": "1", "statement_timeout": "3600000", "datestyle": "SQL, DMY", "timezone": "Asia/Tokyo", "intervalstyle": "iso_8601",
 		"extra_float_digits": "-3", "bytea_output": "escape", "standard_conforming_strings": "off", "idle_in_transaction_session_timeout": "0",
 	} {
@@ -165,7 +165,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 	store := openStore(t, Config{URL: role})
 	read := func(q querier) map[string]string {
 		settings := map[string]string{}
-		for _, name := range []string{"search_path", "row_security", "transaction_isolation", "transaction_read_only", "lock_timeout", "statement_timeout", "datestyle",
+		for _, name := range []string{"search_path", "row_security", "transaction_isolation", "lock_timeout", "statement_timeout", "datestyle",
 			"timezone", "intervalstyle", "extra_float_digits", "bytea_output", "standard_conforming_strings", "idle_in_transaction_session_timeout", "client_connection_check_interval"} {
 			var value string
 			if err := q.QueryRow(testContext(t), "SELECT current_setting($1::text)", name).Scan(&value); err != nil {
@@ -184,7 +184,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"search_path": "public, pg_temp", "row_security": "off", "transaction_isolation": "read committed", "transaction_read_only": "off",
+		"search_path": "public, pg_temp", "row_security": "off", "transaction_isolation": "read committed",
 		"lock_timeout": "700ms", "statement_timeout": "7s", "datestyle": "ISO, MDY", "timezone": "UTC", "intervalstyle": "postgres",
 		"extra_float_digits": "3", "bytea_output": "hex", "standard_conforming_strings": "on", "idle_in_transaction_session_timeout": "10s",
 		"client_connection_check_interval": "5s",

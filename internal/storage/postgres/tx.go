@@ -61,7 +61,7 @@ func (s *Store) tryTx(ctx context.Context, what string, o txOptions, fn func(ctx
 
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(o)})
 	if err != nil {
-		return translateBegin(err, what)
+		return translate(err, what+": begin")
 	}
 	if err := fn(context.WithValue(ctx, closeMarkKey{}, mark), tx); err != nil {
 		rollback(ctx, tx)
@@ -74,12 +74,12 @@ func (s *Store) tryTx(ctx context.Context, what string, o txOptions, fn func(ctx
 // beginSQL begins a transaction and sets everything that a role, a database, a connection string or the server may have set otherwise,
 // in one round trip. All is LOCAL: behind a transaction pooler the next transaction on the server's connection is somebody else's.
 func (s *Store) beginSQL(o txOptions) string {
-	iso, mode := o.iso, "READ WRITE"
+	iso, mode := o.iso, ""
 	if iso == "" {
 		iso = pgx.ReadCommitted
 	}
 	if o.readOnly {
-		mode = "READ ONLY"
+		mode = " READ ONLY" // and never READ WRITE: a server that was set read only is to refuse us
 	}
 	if o.lockTimeout == 0 {
 		o.lockTimeout = defaultLockTimeout
@@ -88,7 +88,7 @@ func (s *Store) beginSQL(o txOptions) string {
 		o.statementTimeout = defaultStatementTimeout
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "BEGIN ISOLATION LEVEL %s %s;", iso, mode)
+	fmt.Fprintf(&b, "BEGIN ISOLATION LEVEL %s%s;", iso, mode)
 	fmt.Fprintf(&b, "SET LOCAL lock_timeout = %d;", milliseconds(o.lockTimeout))
 	fmt.Fprintf(&b, "SET LOCAL statement_timeout = %d;", milliseconds(o.statementTimeout))
 	b.WriteString(s.pinnedSQL())

@@ -325,28 +325,32 @@ func TestAllConnectionsBusyIsBounded(t *testing.T) {
 	}
 }
 
-// TestAStandbyIsReadOnly: BEGIN READ WRITE there is "not supported", a write in a transaction is read-only.
 func TestAStandbyIsReadOnly(t *testing.T) {
 	server := testdb.PostgresServer(t, testdb.ServerOptions{})
 	standby := server.Standby(t)
 	store := openStore(t, Config{URL: standby.DSN("postgres")})
-	err := tryInstall(testContext(t), store)
-	expectCode(t, err, storage.CodeReadOnly)
+	expectCode(t, tryInstall(testContext(t), store), storage.CodeReadOnly)
 	if _, err := store.Identity(testContext(t)); err != nil {
 		t.Errorf("reading: %v", err)
 	}
+	standby.Promote()
+	installCatalog(t, store) // on connections made anew
 }
 
-func TestAServerSetReadOnlyIsReadOnlyAndTheConnectionIsGivenUp(t *testing.T) {
+// TestAServerThatWasSetReadOnly: what was refused gives its connection up, and goes through once the setting is gone.
+func TestAServerThatWasSetReadOnly(t *testing.T) {
 	dsn := testdb.Postgres(t)
 	admin := connect(t, dsn)
+	database := quoteIdentifier(value[string](admin, "SELECT current_database()"))
+	admin.run("ALTER DATABASE " + database + " SET default_transaction_read_only = on")
 	store := openStore(t, Config{URL: dsn, MaxConnections: 1})
 	var pid int
-	err := store.inTx(testContext(t), "write", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+	err := store.inTx(testContext(t), "write", txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		pid = backendOf(t, ctx, tx)
-		_, err := tx.Exec(ctx, "CREATE TABLE t()")
-		return err
+		return store.ensureCatalog(ctx, tx)
 	})
 	expectCode(t, err, storage.CodeReadOnly)
 	waitFor(t, admin, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = "+strconv.Itoa(pid)+")")
+	admin.run("ALTER DATABASE " + database + " RESET default_transaction_read_only")
+	installCatalog(t, store)
 }

@@ -28,7 +28,7 @@ func (s *Store) Begin(ctx context.Context, partition string, writerVersion int64
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(txOptions{})})
 	if err != nil {
 		release(ctx, conn, false)
-		return nil, translateBegin(err, what)
+		return nil, translate(err, what+": begin")
 	}
 	return &writer{store: s, conn: conn, tx: tx, partition: partition, version: writerVersion}, nil
 }
