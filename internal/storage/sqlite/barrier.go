@@ -248,10 +248,7 @@ func (b *barrier) runSQL(ctx context.Context, step storage.Step) error {
 	if err := discardTemporaries(ctx, b.tx, what); err != nil {
 		return err
 	}
-	if err := b.store.checkReferences(ctx, b.tx, what, written); err != nil {
-		return err
-	}
-	return b.checkFence(ctx)
+	return b.store.checkReferences(ctx, b.tx, what, written)
 }
 
 // explainRewrite counts the payloads on which a rewrite failed: SQLite says only that a function did.

@@ -101,7 +101,10 @@ func TestAStoppedProcessThatHoldsTheLockIsNamedAndNotWaitedForForEver(t *testing
 func wantBlocker(t testing.TB, err error, pid int) {
 	t.Helper()
 	var refused *storage.Error
-	if !asStorageError(err, &refused) || len(refused.Blocked) != 1 || refused.Blocked[0].PID != pid {
+	if !asStorageError(err, &refused) {
+		t.Fatalf("got %v, want an error that names pid %d", err, pid)
+	}
+	if len(refused.Blocked) != 1 || refused.Blocked[0].PID != pid {
 		t.Errorf("the error %v names %v, want pid %d", err, refused.Blocked, pid)
 	}
 }
