@@ -114,7 +114,7 @@ func TestWhatWasAppliedDoesNotChange(t *testing.T) {
 		}, CodeContentDrift, []string{"version 6"}},
 		"an applied version gets a checkpoint": {func(t *Target, _ *Facts) {
 			t.Checkpoints = []Checkpoint{fillNorm("late", 6)}
-		}, CodeContentDrift, []string{`"late"`, "version 6"}},
+		}, CodeContentDrift, []string{`"late"`, "was not part of version 6"}},
 		"a checkpoint of an applied version is edited": {func(t *Target, f *Facts) {
 			known(f, fillNorm("n", 6))
 			edited := fillNorm("n", 6)
@@ -213,6 +213,16 @@ func TestWhatALowerVersionLeftUnfinishedIsNotForgotten(t *testing.T) {
 			t.Errorf("declares %v", decision.Declare)
 		}
 	})
+	t.Run("one of a later version, which another program declared, is not asked for", func(t *testing.T) {
+		mustDecide(t, func(_ *Target, f *Facts) { open(f, fillNorm("n", 9)) })
+	})
+	t.Run("a table that only finished checkpoints needed may be retired", func(t *testing.T) {
+		mustDecide(t, func(t *Target, f *Facts) {
+			c := fillNorm("n", 6)
+			known(f, c)
+			t.Checkpoints, t.Tables, t.RetiredTables = []Checkpoint{c}, []Table{notesAt()}, []string{"todos"}
+		})
+	})
 	t.Run("a declaration for all partitions covers each", func(t *testing.T) {
 		mustDecide(t, func(t *Target, f *Facts) {
 			c := fillNorm("n", 6)
@@ -241,6 +251,14 @@ func TestCheckpointNamesBelongToTheirVersionForEver(t *testing.T) {
 		test.change = withNorm(test.change)
 		t.Run(name, test.run)
 	}
+	t.Run("one that was abandoned may stay declared for the version it had", func(t *testing.T) {
+		mustDecide(t, withNorm(func(t *Target, f *Facts) {
+			c := fillNorm("n", 6)
+			known(f, c)
+			f.Known["n"] = KnownCheckpoint{Version: 6, Hash: c.Hash(), Abandoned: true}
+			t.Checkpoints = []Checkpoint{c}
+		}))
+	})
 	t.Run("another program may have declared it for this version", func(t *testing.T) {
 		decision := mustDecide(t, withNorm(func(t *Target, f *Facts) {
 			f.Known["n"] = KnownCheckpoint{Version: 7, Open: true}
@@ -290,12 +308,16 @@ func TestCheckpointsThatCouldNotBeFilledAreRefused(t *testing.T) {
 			reads.Backfill = Backfill{Job: true}
 			t.Checkpoints = []Checkpoint{fillNorm("n", 7), reads}
 		}, CodeInvalidSpec, []string{`"title_norm"`, `"reads"`}},
+		"a column that an open one of a lower version sets": {func(t *Target, f *Facts) {
+			six := fillNorm("n", 6)
+			open(f, six)
+			reads := fillNorm("reads", 7)
+			reads.Sources[0].Columns = []string{"title_norm"}
+			reads.Backfill = Backfill{Job: true}
+			t.Checkpoints = []Checkpoint{six, reads}
+		}, CodeInvalidSpec, []string{`"title_norm"`, `"reads"`}},
 	} {
-		change := test.change
-		test.change = func(t *Target, f *Facts) {
-			t.Tables[0] = todosAt(norm)
-			change(t, f)
-		}
+		test.change = withNorm(test.change)
 		t.Run(name, test.run)
 	}
 	t.Run("a unique key that is never NULL will do", func(t *testing.T) {
