@@ -211,7 +211,10 @@ func (c *coverageTest) run() {
 			leases, err := c.store.TakeRanges(c.ctx, claim, index, 2)
 			c.must(err, "take ranges")
 			for _, lease := range leases {
-				for !lease.Done && !c.Failed() {
+				for batches := 0; !lease.Done && !c.Failed(); batches++ {
+					if batches > maxBatches {
+						c.Errorf("range %d does not end", lease.Range)
+					}
 					batch, err := c.store.ScanBatch(c.ctx, claim, lease)
 					c.must(err, "scan")
 					lease.Done = batch.Done

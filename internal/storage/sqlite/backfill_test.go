@@ -60,15 +60,21 @@ func (b *backfillTest) scan() (batches int, rows int64) {
 			batches++
 			rows += batch.Rows
 			lease.Done = batch.Done
+			if batches > maxBatches {
+				b.Fatalf("range %d does not end", lease.Range)
+			}
 		}
 	}
 	return batches, rows
 }
 
+// maxBatches bounds the loops of these tests.
+const maxBatches = 2000
+
 // tail reads the log to its end.
 func (b *backfillTest) tail(partition string) (rows int64) {
 	b.Helper()
-	for {
+	for range maxBatches {
 		batch, err := b.store.TailBatch(testContext(b), b.claim, partition, 1000)
 		if err != nil {
 			b.Fatalf("tail: %v", err)
@@ -81,6 +87,8 @@ func (b *backfillTest) tail(partition string) (rows int64) {
 			return rows
 		}
 	}
+	b.Fatalf("the tail of %s does not end", partition)
+	return rows
 }
 
 func (b *backfillTest) activate(partition string) storage.ActivationReport {

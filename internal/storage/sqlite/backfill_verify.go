@@ -16,6 +16,8 @@ const namedKeys = 10
 // where the table has one. Wrong rows that the same snapshot shows changed in the log above the position, or left over, are still to
 // be done and do not count.
 //
+// In a file without a write-ahead log nobody can commit while somebody reads, so programs wait for these queries too.
+//
 // Errors: CodeVerificationFailed names the query, the count and at most ten keys; CodeInvalidSQL; CodeOwnershipLost.
 func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition string) error {
 	what := fmt.Sprintf("verify checkpoint %q in partition %q", claim.Name, partition)

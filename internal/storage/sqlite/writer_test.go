@@ -3,10 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -130,76 +127,4 @@ func TestCommitWithManyChangesIsWrittenWholeAndInOrder(t *testing.T) {
 	}
 	same(t, "changes", program.number("SELECT count(*) FROM sync_changes"), int64(len(commit.Changes)))
 	same(t, "changes in order", program.number("SELECT count(*) FROM sync_changes WHERE row_id = CAST(idx AS TEXT) AND scopes = '{}' AND payload IS NULL"), int64(len(commit.Changes)))
-}
-
-// Twenty workers advance, a schema is applied and a program holds the write lock for long, on a pool of eight: nobody is told that the
-// database is locked, and the settings of all connections are right.
-func TestBusyFileNeverFailsAWorker(t *testing.T) {
-	path := newFile(t)
-	openProgram(t, path).exec("PRAGMA journal_mode = WAL")
-	store := openWith(t, Config{Path: path, Create: true, BusyTimeout: 30 * time.Second})
-	apply(t, store, version6())
-	external := storage.Checkpoint{
-		Name: "letters", Version: 7, Sources: []storage.Source{{Table: "todos", Changes: storage.CommitLog}}, Backfill: storage.Backfill{Job: true},
-	}
-	for worker := range 20 {
-		external.Partitions = append(external.Partitions, fmt.Sprint("p", worker))
-	}
-	target := version7()
-	target.Checkpoints = append(target.Checkpoints, external)
-	apply(t, store, target)
-	claim, err := store.ClaimAll(testContext(t), "letters", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	ctx, stop := context.WithTimeout(testContext(t), 3*time.Second)
-	defer stop()
-	var group sync.WaitGroup
-	group.Go(func() { holdForLong(ctx, t, path) })
-	for worker, row := range claim.Rows {
-		group.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(worker)))
-			owner := storage.Ownership{Partition: row.Partition, Name: claim.Name, OwnerEpoch: row.OwnerEpoch, Token: claim.Token}
-			for watermark := int64(1); ctx.Err() == nil; watermark++ {
-				if _, err := store.ReadCheckpoints(testContext(t), row.Partition); err != nil {
-					t.Errorf("read: %v", err)
-				}
-				moved, err := store.AdvanceCheckpoint(testContext(t), storage.Advance{Ownership: owner, Watermark: watermark, ObservedRows: random.Int64N(9)})
-				if err != nil || !moved {
-					t.Errorf("advance: %t, %v", moved, err)
-				}
-			}
-		})
-	}
-	group.Go(func() {
-		higher := target
-		higher.Version = 8
-		if _, err := store.EnsureSchema(testContext(t), higher, storage.Attempt{Number: 1}); err != nil {
-			t.Errorf("apply a schema: %v", err)
-		}
-	})
-	group.Wait()
-	same(t, "version", openProgram(t, path).number("SELECT schema_version FROM sync_schema_meta"), 8)
-}
-
-// holdForLong is a program that holds the write lock for 400 ms at a time.
-func holdForLong(ctx context.Context, t *testing.T, path string) {
-	program := openProgram(t, path)
-	for ctx.Err() == nil {
-		conn, err := program.db.Conn(testContext(t))
-		if err != nil {
-			t.Errorf("open: %v", err)
-			return
-		}
-		if _, err := conn.ExecContext(testContext(t), "PRAGMA busy_timeout = 20000; BEGIN IMMEDIATE"); err != nil {
-			t.Errorf("begin as a program: %v", err)
-		}
-		_ = sleep(testContext(t), 400*time.Millisecond)
-		if _, err := conn.ExecContext(testContext(t), "COMMIT"); err != nil {
-			t.Errorf("commit as a program: %v", err)
-		}
-		_ = conn.Close()
-		_ = sleep(testContext(t), 20*time.Millisecond)
-	}
 }
