@@ -104,3 +104,10 @@ func EncodeEntries(entries HistoryEntries) (string, error) {
 	}
 	return string(text), nil
 }
+
+// RefuseAdvance is the refusal to move the watermark of a checkpoint that SQL fills from outside: only its tail knows how far the log is
+// applied, and the next claim goes on from there.
+func RefuseAdvance(advance Advance) error {
+	return Refuse(CodeInvalidSpec, "checkpoint %q in partition %q is filled by SQL: its own tail moves the watermark", advance.Name, advance.Partition).
+		WithHint("run `syncbarrier backfill`")
+}

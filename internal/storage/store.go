@@ -147,7 +147,7 @@ type Checkpoints interface {
 	// once all of them are activated. CodeOwnershipLost if a newer claim took them, CodeCheckpointNotDeclared.
 	ReadClaim(ctx context.Context, name, token string) (Claim, error)
 	// AdvanceCheckpoint is a compare-and-swap on the claim: false means the caller is not the owner. False too once the row
-	// is activated, and for a watermark that would go down.
+	// is activated, and for a watermark that would go down. CodeInvalidSpec for the owner of a row that SQL fills.
 	AdvanceCheckpoint(ctx context.Context, advance Advance) (bool, error)
 	// ActivateCheckpoint flips one row of an external checkpoint (or of one whose ranges are all scanned and whose
 	// tail is empty) if no source change is above the watermark given. CodeCheckpointFenceMissing, CodeScanIncomplete,

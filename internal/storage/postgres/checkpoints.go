@@ -112,7 +112,8 @@ func (s *Store) WriteSettings(ctx context.Context, name string, settings storage
 }
 
 // AdvanceCheckpoint moves a claimed row forward, a compare-and-swap on owner epoch and claim token. false: the caller is not the owner, the
-// row is activated, or the watermark would go down.
+// row is activated, or the watermark would go down. CodeInvalidSpec for the owner of a checkpoint that SQL fills: its tail alone knows how
+// far the log is applied.
 func (s *Store) AdvanceCheckpoint(ctx context.Context, advance storage.Advance) (moved bool, err error) {
 	what := fmt.Sprintf("advance checkpoint %q in partition %q", advance.Name, advance.Partition)
 	err = s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
@@ -143,5 +144,15 @@ func (s *Store) advance(ctx context.Context, tx pgx.Tx, advance storage.Advance)
 		        AND p.claim_token = $4::text
 		        AND p.owner_epoch = c.owner_epoch)`),
 		advance.Partition, advance.Name, advance.OwnerEpoch, advance.Token, advance.Watermark, advance.ObservedRows)
-	return tag.RowsAffected() == 1, err
+	if err != nil || tag.RowsAffected() != 1 {
+		return false, err
+	}
+	definition, err := s.definitionIn(ctx, tx, advance.Name)
+	if storage.CodeOf(err) == storage.CodeCheckpointDefinitionMissing {
+		return true, nil // another program's, which keeps its own books
+	}
+	if err == nil && !definition.Checkpoint.Backfill.External() {
+		err = storage.RefuseAdvance(advance)
+	}
+	return err == nil, err
 }
