@@ -49,13 +49,9 @@ type definitionCheck struct {
 	plan       *backfillPlan
 }
 
-// explain lets the database parse and plan one statement without running it. By the extended protocol it cannot be two.
-func (c definitionCheck) explain(ctx context.Context, statement string, arguments ...any) error {
-	mode := c.Conn().Config().DefaultQueryExecMode
-	if mode == pgx.QueryExecModeSimpleProtocol {
-		mode = pgx.QueryExecModeExec
-	}
-	_, err := c.Exec(ctx, "EXPLAIN (COSTS OFF) "+statement, append([]any{mode}, arguments...)...)
+// explain lets the database parse and plan one statement without running it.
+func (c definitionCheck) explain(ctx context.Context, statement string) error {
+	_, err := oneStatement(ctx, c.Tx, "EXPLAIN (COSTS OFF) "+statement)
 	return err
 }
 

@@ -44,12 +44,14 @@ recorded AS (
 missing AS (
   SELECT r.name, r.version
     FROM recorded r
-   -- One probe of the index for each name. NOT EXISTS would be planned as a join with all rows.
-   WHERE (SELECT c.name
-            FROM {schema}.sync_backfill_checkpoints c
-           WHERE c.name = r.name
-             AND c.schema_version = r.version
-           LIMIT 1) IS NULL
+   -- One descent of the index for each name, whatever the planner thinks of names: the first row from here on is the one, or there
+   -- is none. A plain test for existence reads the whole table where another name has most of its rows.
+   WHERE NOT coalesce((
+     SELECT (c.name, c.schema_version) = (r.name, r.version)
+       FROM {schema}.sync_backfill_checkpoints c
+      WHERE (c.name, c.schema_version) >= (r.name, r.version)
+      ORDER BY c.name, c.schema_version
+      LIMIT 1), false)
 )
 SELECT coalesce((SELECT protocol FROM {schema}.sync_barrier_owner WHERE id = 1), 0),
        stored.version,

@@ -31,19 +31,22 @@ func (s *Store) SourceCoverageSeq(ctx context.Context, partition string, tables 
 		SELECT coalesce(max(newest.commit_seq), 0)
 		  FROM unnest($2::text[]) AS source(tbl)
 		 CROSS JOIN LATERAL (
-		   SELECT c.commit_seq
+		   SELECT c.partition, c.tbl, c.commit_seq
 		     FROM {schema}.sync_changes c
-		    WHERE c.partition = $1::text
-		      AND c.tbl = source.tbl
-		    ORDER BY c.commit_seq DESC
+		    WHERE (c.partition, c.tbl, c.commit_seq) <= ($1::text, source.tbl, 9223372036854775807)
+		    ORDER BY c.partition DESC, c.tbl DESC, c.commit_seq DESC
 		    LIMIT 1
-		 ) AS newest`), partition, tables)
+		 ) AS newest
+		 WHERE newest.partition = $1::text
+		   AND newest.tbl = source.tbl`), partition, tables)
 	return seq, err
 }
 
 // coverageSQL answers in one statement, so that a prune cannot come between horizon and log. The log of a partition is dense: it is
-// whole above a number exactly if it has as many commits above it as numbers were given out. $1 partition, $2 tables, $3 the
-// number above which changes are asked for, $4 the number above which the log has to be whole.
+// whole above a number exactly if it has as many commits above it as numbers were given out. A change above the number is looked for as
+// the first entry of the index (partition, tbl, commit_seq) from there on: a plain test for existence would be planned as a walk over
+// the log where a table is rare in it. $1 partition, $2 tables, $3 the number above which changes are asked for, $4 the number
+// above which the log has to be whole.
 const coverageSQL = `
 SELECT coalesce(p.max_commit_seq, 0),
        coalesce(p.horizon_seq, 0),
@@ -55,13 +58,14 @@ SELECT coalesce(p.max_commit_seq, 0),
          SELECT
            FROM unnest($2::text[]) AS source(tbl)
           CROSS JOIN LATERAL (
-            SELECT
+            SELECT c.partition, c.tbl
               FROM {schema}.sync_changes c
-             WHERE c.partition = $1::text
-               AND c.tbl = source.tbl
-               AND c.commit_seq > $3::bigint
+             WHERE (c.partition, c.tbl, c.commit_seq) > ($1::text, source.tbl, $3::bigint)
+             ORDER BY c.partition, c.tbl, c.commit_seq
              LIMIT 1
-          ) AS hit)
+          ) AS following
+          WHERE following.partition = $1::text
+            AND following.tbl = source.tbl)
   FROM (SELECT) AS one
   LEFT JOIN {schema}.sync_partitions p
     ON p.partition = $1::text`

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // readTimeout bounds one statement of readOnce.
@@ -58,6 +59,20 @@ func (s *Store) tryReadOnce(ctx context.Context, what string, collect func(pgx.R
 	}
 	rows.Close()
 	return rows.Err()
+}
+
+// oneStatement runs SQL that is not ours in a transaction, by the extended protocol in every mode: it takes one statement only, where the
+// simple one, which the driver would choose for SQL without arguments, takes several and a COMMIT among them.
+func oneStatement(ctx context.Context, tx pgx.Tx, sql string, arguments ...any) (pgconn.CommandTag, error) {
+	if len(arguments) == 0 {
+		result := tx.Conn().PgConn().ExecParams(ctx, sql, nil, nil, nil, nil).Read()
+		return result.CommandTag, result.Err
+	}
+	mode := tx.Conn().Config().DefaultQueryExecMode
+	if mode == pgx.QueryExecModeSimpleProtocol {
+		mode = pgx.QueryExecModeExec
+	}
+	return tx.Exec(ctx, sql, append([]any{mode}, arguments...)...)
 }
 
 // scanRow makes collect for a statement that returns exactly one row.

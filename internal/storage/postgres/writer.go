@@ -188,7 +188,7 @@ func (w *writer) Query(ctx context.Context, name string, parameters ...any) (sto
 func (w *writer) Exec(ctx context.Context, sql string, arguments ...any) (affected int64, err error) {
 	err = w.run("run a statement", func() error {
 		w.foreign = true
-		tag, err := w.tx.Exec(ctx, sql, append([]any{w.oneStatement()}, arguments...)...)
+		tag, err := oneStatement(ctx, w.tx, sql, arguments...)
 		affected = tag.RowsAffected()
 		if err == nil && w.conn.Conn().PgConn().TxStatus() != 'T' {
 			err = storage.Refuse(storage.CodeNotTransactional, "a statement ended the transaction that it ran in")
@@ -196,14 +196,6 @@ func (w *writer) Exec(ctx context.Context, sql string, arguments ...any) (affect
 		return translateUserSQL(err, "run a statement")
 	})
 	return affected, err
-}
-
-// oneStatement is the execution mode for SQL that is not ours: the simple protocol would take several statements at once.
-func (w *writer) oneStatement() pgx.QueryExecMode {
-	if mode := w.conn.Conn().Config().DefaultQueryExecMode; mode != pgx.QueryExecModeSimpleProtocol {
-		return mode
-	}
-	return pgx.QueryExecModeExec
 }
 
 // Savepoint marks the place that RollbackToSavepoint goes back to. Called again, it moves the mark.
