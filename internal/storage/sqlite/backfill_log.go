@@ -239,7 +239,7 @@ func (w *work) makeChanged(ctx context.Context, source storage.Source) (tableKey
 
 // mapSQL runs the user's mapping from changed to keys of the backfilled table.
 func (w *work) mapSQL(source storage.Source) string {
-	return "INSERT OR IGNORE INTO " + keysRelation + " SELECT * FROM " + subquery(source.Keys)
+	return "INSERT OR IGNORE INTO " + keysRelation + " SELECT " + w.key.list("q.") + " FROM " + subquery(source.Keys) + " AS q"
 }
 
 func (w *work) mapChanged(ctx context.Context, source storage.Source) error {

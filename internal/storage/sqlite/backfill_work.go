@@ -86,7 +86,7 @@ func (w *work) applySQL() string {
 	update := w.definition.Checkpoint.Backfill.Update
 	var set []string
 	for _, column := range sortedKeys(update.Set) {
-		set = append(set, quoteIdentifier(column)+" = (\n"+trimStatement(update.Set[column])+"\n)")
+		set = append(set, quoteIdentifier(column)+" = "+subquery(update.Set[column]))
 	}
 	return "UPDATE " + w.table() + " SET " + strings.Join(set, ", ") +
 		" WHERE " + w.key.row("") + " IN (SELECT " + w.key.list("batch.") + " FROM " + batchRelation + " AS batch)"

@@ -53,3 +53,6 @@ func hasTemporaries(ctx context.Context, q querier) bool {
 func trimStatement(text string) string {
 	return strings.TrimRight(text, "; \t\r\n")
 }
+
+// subquery encloses a query so that it can stand in a FROM clause, whatever comment it ends with.
+func subquery(text string) string { return "(\n" + trimStatement(text) + "\n)" }

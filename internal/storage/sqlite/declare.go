@@ -3,40 +3,27 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// DeclareCheckpoint writes the rows, the definition and the fence of a checkpoint in one transaction, outside a barrier. It is possible
-// only at the marker's version and while that version's gate is closed: with the gate open, programs already serve without it.
+// DeclareCheckpoint writes row, definition and fence of a checkpoint in one transaction, outside a barrier. Declared again with the same
+// content it stays as it is. tables are the declarations of the tables it names.
 //
-// Errors: CodeInvalidSpec, CodeInvalidSQL; CodeConflict for another version or an open gate; CodeContentDrift for a name that was used with
-// another version or content.
+// Errors: those of storage.DecideDeclare, CodeInvalidSQL where its SQL cannot run, CodeLockTimeout.
 func (s *Store) DeclareCheckpoint(ctx context.Context, checkpoint storage.Checkpoint, tables []storage.Table) (rows []storage.CheckpointRow, err error) {
 	if err := storage.CheckDeclaration(checkpoint, tables); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("declare checkpoint %q", checkpoint.Name)
+	what := fmt.Sprintf("declare checkpoint %q of version %d", checkpoint.Name, checkpoint.Version)
 	err = s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
-		if exists, err := hasTable(ctx, tx, "sync_barrier_owner"); err != nil || !exists {
-			return firstError(err, noVersion(checkpoint.Name))
-		}
-		known, err := s.checkName(ctx, tx, checkpoint)
-		if err != nil {
+		if err := s.declare(ctx, tx, checkpoint, tables); err != nil {
 			return err
 		}
-		if !known {
-			if err := s.declareNow(ctx, tx, checkpoint, tables); err != nil {
-				return err
-			}
-		}
-		rows, err = collect(ctx, tx, scanCheckpoint, `
-			SELECT `+checkpointColumns+`
-			  FROM main.sync_backfill_checkpoints
-			 WHERE name = ?1
-			 ORDER BY partition`, checkpoint.Name)
+		rows, err = rowsOf(ctx, tx, checkpoint.Name)
 		return err
 	})
 	if err != nil {
@@ -45,77 +32,50 @@ func (s *Store) DeclareCheckpoint(ctx context.Context, checkpoint storage.Checkp
 	return rows, nil
 }
 
-func noVersion(name string) error {
-	return storage.Refuse(storage.CodeConflict, "checkpoint %q: this database has no schema version yet", name)
+func noVersionYet(checkpoint storage.Checkpoint) error {
+	return storage.Refuse(storage.CodeConflict, "checkpoint %q of version %d: this database has no Syncbarrier catalog", checkpoint.Name, checkpoint.Version).
+		WithHint("apply a version first")
 }
 
-// checkName says whether this very checkpoint is declared already. A name belongs to its version and content for ever.
-func (s *Store) checkName(ctx context.Context, tx *sql.Conn, c storage.Checkpoint) (declared bool, err error) {
-	var version, recorded, foreign sql.NullInt64
-	var hash sql.NullString
-	var abandoned bool
-	err = tx.QueryRowContext(ctx, `
-		SELECT (SELECT version FROM main.sync_backfill_definitions WHERE name = ?1),
-		       (SELECT hash FROM main.sync_backfill_definitions WHERE name = ?1),
-		       (SELECT max(h.version)
-		          FROM main.sync_barrier_history h
-		          JOIN json_each(h.entries, '$.checkpoints') AS entry
-		         WHERE entry.key = ?1),
-		       (SELECT max(schema_version) FROM main.sync_backfill_checkpoints WHERE name = ?1),
-		       EXISTS (
-		         SELECT 1
-		           FROM main.sync_backfill_progress
-		          WHERE checkpoint = ?1
-		            AND kind = 'abandoned')`, c.Name).Scan(&version, &hash, &recorded, &foreign, &abandoned)
-	switch {
-	case err != nil:
-		return false, err
-	case abandoned:
-		return false, storage.Refuse(storage.CodeContentDrift, "the name %q was used and abandoned", c.Name).WithHint("give it a new name")
-	case version.Valid && version.Int64 == c.Version && hash.String == c.Hash():
-		return true, nil
-	case version.Valid && version.Int64 == c.Version:
-		return false, storage.Refuse(storage.CodeContentDrift, "checkpoint %q of version %d was declared with other content", c.Name, c.Version).
-			WithHint("give it a new name")
+// declare does the work under the write lock, so what is read here stays true until COMMIT, the closed gate included.
+func (s *Store) declare(ctx context.Context, tx *sql.Conn, checkpoint storage.Checkpoint, tables []storage.Table) error {
+	objects, err := readObjects(ctx, tx)
+	if err != nil {
+		return err
 	}
-	for _, used := range []sql.NullInt64{version, recorded, foreign} {
-		if used.Valid && used.Int64 != c.Version {
-			return false, storage.Refuse(storage.CodeContentDrift, "the name %q belongs to version %d", c.Name, used.Int64).WithHint("give it a new name")
-		}
-	}
-	return false, nil
-}
-
-func (s *Store) declareNow(ctx context.Context, tx *sql.Conn, c storage.Checkpoint, tables []storage.Table) error {
-	gate, err := s.gateIn(ctx, tx, c.Version, "")
+	target := storage.Target{Version: checkpoint.Version, Tables: tables, Checkpoints: []storage.Checkpoint{checkpoint}}
+	facts, err := readFacts(ctx, tx, objects, target)
 	switch {
 	case err != nil:
 		return err
-	case !gate.Catalog || !gate.Marker:
-		return noVersion(c.Name)
-	case gate.StoredVersion != c.Version:
-		return storage.Refuse(storage.CodeConflict, "checkpoint %q is for version %d, the database is at version %d", c.Name, c.Version, gate.StoredVersion)
-	case gate.Verdict().Open:
-		return storage.Refuse(storage.CodeConflict, "checkpoint %q: the gate of version %d is open, and its programs serve without it", c.Name, c.Version).
-			WithHint("declare it for the next version")
+	case facts.Protocol == 0:
+		return noVersionYet(checkpoint)
+	case facts.Protocol > storage.CatalogProtocol:
+		return newerCatalog(facts.Protocol)
 	}
-	if err := checkDefinitions(ctx, tx, []storage.Checkpoint{c}, tables); err != nil {
+	gate, err := s.gateIn(ctx, tx, checkpoint.Version, "")
+	if err != nil {
 		return err
 	}
-	if err := declareRows(ctx, tx, []storage.Checkpoint{c}, tables); err != nil {
+	decision, err := storage.DecideDeclare(checkpoint, tables, facts, gate)
+	if err != nil {
 		return err
 	}
-	raise := map[string]int64{}
-	for _, partition := range c.Rows() {
-		if partition == storage.AllPartitions || c.Version > gate.MinWriterVersion {
-			raise[partition] = c.Version
-		}
+	positions, err := raiseFence(ctx, tx, decision.Raise)
+	if err != nil {
+		return err
 	}
-	_, err = raiseFence(ctx, tx, raise)
-	return err
+	if err := declareRows(ctx, tx, []storage.Checkpoint{checkpoint}, tables); err != nil || decision.Exists {
+		return err
+	}
+	if err := checkDefinitions(ctx, tx, []storage.Checkpoint{checkpoint}, tables); err != nil {
+		return err
+	}
+	return addToHistory(ctx, tx, checkpoint.Version, decision.Entries, positions)
 }
 
-// declareRows writes rows and definitions of checkpoints. What is there already stays as it is.
+// declareRows writes the rows of checkpoints, their definitions and their settings, in a barrier's transaction or that of DeclareCheckpoint.
+// What is there already stays.
 func declareRows(ctx context.Context, q querier, checkpoints []storage.Checkpoint, tables []storage.Table) error {
 	for _, c := range checkpoints {
 		definition, err := storage.EncodeDefinition(storage.NewDefinition(c, tables))
@@ -126,6 +86,13 @@ func declareRows(ctx context.Context, q querier, checkpoints []storage.Checkpoin
 		if err != nil {
 			return err
 		}
+		_, err = q.ExecContext(ctx, `
+			INSERT INTO main.sync_backfill_definitions(name, version, hash, definition, settings)
+			VALUES (?1, ?2, ?3, ?4, ?5)
+			ON CONFLICT (name) DO NOTHING`, c.Name, c.Version, c.Hash(), definition, settings)
+		if err != nil {
+			return translate(err, fmt.Sprintf("write the definition of checkpoint %q", c.Name))
+		}
 		for _, partition := range c.Rows() {
 			// The guard raises owner_epoch to what abandoned rows of that name had.
 			_, err := q.ExecContext(ctx, `
@@ -135,93 +102,148 @@ func declareRows(ctx context.Context, q querier, checkpoints []storage.Checkpoin
 			if err != nil {
 				return translate(err, fmt.Sprintf("declare checkpoint %q in partition %q", c.Name, partition))
 			}
-		}
-		_, err = q.ExecContext(ctx, `
-			INSERT INTO main.sync_backfill_definitions(name, version, hash, definition, settings)
-			VALUES (?1, ?2, ?3, ?4, ?5)
-			ON CONFLICT (name) DO NOTHING`, c.Name, c.Version, c.Hash(), definition, settings)
-		if err != nil {
-			return translate(err, fmt.Sprintf("write the definition of checkpoint %q", c.Name))
-		}
-	}
-	return nil
-}
-
-// checkDefinitions has the database look at the SQL of checkpoints, with the tables as they are now. It runs nothing of it.
-//
-// Errors: CodeInvalidSQL and CodeNotTransactional name checkpoint and field; CodeInvalidSpec for a table without a usable key, rows whose
-// key is NULL, and a verify query that lacks the key columns.
-func checkDefinitions(ctx context.Context, tx *sql.Conn, checkpoints []storage.Checkpoint, tables []storage.Table) error {
-	for _, c := range checkpoints {
-		definition := storage.NewDefinition(c, tables)
-		if c.Backfill.External() {
-			continue
-		}
-		if err := checkDefinition(ctx, tx, definition); err != nil {
-			return err
+			if partition == storage.AllPartitions {
+				continue
+			}
+			// The epoch tells a log from one that took its place; a pass notes it when it begins.
+			if err := noteEpoch(ctx, q, partition); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func checkDefinition(ctx context.Context, tx *sql.Conn, definition storage.Definition) error {
-	c := definition.Checkpoint
-	w, err := newWork(ctx, tx, definition)
+// addToHistory records the checkpoint with the version it belongs to: from now on the gate requires it. positions are where the log stood
+// when the fence was raised for it.
+func addToHistory(ctx context.Context, tx *sql.Conn, version int64, entries storage.HistoryEntries, positions map[string]int64) error {
+	text, err := storage.EncodeEntries(entries)
 	if err != nil {
 		return err
 	}
-	if err := w.checkNullKey(ctx); err != nil {
-		return err
+	raised, err := json.Marshal(positions)
+	if err != nil {
+		return fmt.Errorf("encode the positions of the log: %w", err)
 	}
-	if err := w.makeRelations(ctx); err != nil {
-		return err
+	changed, err := affected(tx.ExecContext(ctx, `
+		UPDATE main.sync_barrier_history
+		   SET entries = ?2,
+		       raised = json_patch(raised, ?3),
+		       min_writer_version = max(min_writer_version,
+		         coalesce((SELECT required_writer_version FROM main.sync_writer_fence WHERE partition = '*'), 0))
+		 WHERE version = ?1`, version, text, string(raised)))
+	if err != nil {
+		return translate(err, fmt.Sprintf("write the history of version %d", version))
 	}
-	if err := w.compile(ctx, fmt.Sprintf("checkpoint %q: backfill", c.Name), w.applySQL()); err != nil {
-		return err
-	}
-	if remove := w.removeSQL(); remove != "" {
-		if err := w.compile(ctx, fmt.Sprintf("checkpoint %q: backfill: remove", c.Name), remove); err != nil {
-			return err
-		}
-	}
-	for _, source := range c.Sources {
-		if source.Keys == "" {
-			continue
-		}
-		if _, err := w.makeChanged(ctx, source); err != nil {
-			return err
-		}
-		if err := w.compile(ctx, fmt.Sprintf("checkpoint %q: source %q: keys", c.Name, source.Table), w.mapSQL(source)); err != nil {
-			return err
-		}
-	}
-	for _, verify := range c.Verify {
-		if err := w.checkVerify(ctx, verify); err != nil {
-			return err
-		}
-	}
-	return w.dropRelations(ctx)
-}
-
-// checkVerify compiles a verify query by itself, and then with its key columns asked for.
-func (w *work) checkVerify(ctx context.Context, verify storage.Verify) error {
-	what := fmt.Sprintf("checkpoint %q: verify %q", w.definition.Name, verify.Name)
-	if err := w.compile(ctx, what, "SELECT 1 FROM "+subquery(verify.Query)+" AS q"); err != nil {
-		return err
-	}
-	if err := w.compile(ctx, what, "SELECT "+w.key.list("q.")+" FROM "+subquery(verify.Query)+" AS q"); err != nil {
-		return storage.Refuse(storage.CodeInvalidSpec, "%s: the query must return the key columns of table %q: %s", what, w.key.table, w.key.list(""))
+	if changed != 1 {
+		return storage.Refuse(storage.CodeConflict, "the history has no record of version %d", version)
 	}
 	return nil
 }
 
-// compile has a statement compiled where it would run, and not run.
-func (w *work) compile(ctx context.Context, what, text string) error {
-	if strings.ContainsRune(text, 0) {
-		// SQLite reads up to it and would leave out the rest in silence.
-		return storage.Refuse(storage.CodeInvalidSQL, "%s: the SQL holds a NUL character", what)
-	}
-	return contained(ctx, w.tx, what, &authorizer{}, func() error { return compile(ctx, w.tx, text) })
+// rowsOf reads the rows of one checkpoint inside a transaction.
+func rowsOf(ctx context.Context, q querier, name string) ([]storage.CheckpointRow, error) {
+	return collect(ctx, q, scanCheckpoint, `
+		SELECT `+checkpointColumns+`
+		  FROM main.sync_backfill_checkpoints
+		 WHERE name = ?1
+		 ORDER BY partition`, name)
 }
 
-func subquery(text string) string { return "(\n" + trimStatement(text) + "\n)" }
+// AbandonCheckpoint deletes the rows of a checkpoint, its definition and its progress, under the write lock. Its name stays used, with by
+// whom and why in the history, and the gate no longer needs it. The highest owner epochs stay: a claim of rows declared again could
+// otherwise be equal to one that a worker still holds. It returns how many rows went.
+//
+// Errors: CodeInvalidSpec without a name and a reason; CodeCheckpointNotDeclared; CodeCheckpointActivated if all of its rows are.
+func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int64, by, reason string) (rows int, err error) {
+	if strings.TrimSpace(by) == "" || strings.TrimSpace(reason) == "" {
+		return 0, storage.Refuse(storage.CodeInvalidSpec, "abandon checkpoint %q: by whom and why must be said", name)
+	}
+	what := fmt.Sprintf("abandon checkpoint %q", name)
+	err = s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
+		rows, err = abandon(ctx, tx, name, version, by+": "+reason)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return rows, nil
+}
+
+func abandon(ctx context.Context, tx *sql.Conn, name string, version int64, note string) (int, error) {
+	var rows, open int
+	err := tx.QueryRowContext(ctx, `
+		SELECT count(*), coalesce(sum(state <> 'activated'), 0)
+		  FROM main.sync_backfill_checkpoints
+		 WHERE name = ?1
+		   AND schema_version = ?2`, name, version).Scan(&rows, &open)
+	switch {
+	case err != nil:
+		return 0, err
+	case rows == 0:
+		return 0, storage.Refuse(storage.CodeCheckpointNotDeclared, "no checkpoint %q of version %d is declared", name, version)
+	case open == 0:
+		return 0, storage.Refuse(storage.CodeCheckpointActivated, "checkpoint %q of version %d is activated, and nothing waits for it any more", name, version)
+	}
+	if err := recordAbandoned(ctx, tx, name, version, note); err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, `
+		INSERT INTO main.sync_backfill_progress(checkpoint, kind, partition, position, last_error, updated_at_ms)
+		VALUES (?1, 'abandoned', '*', ?2, ?3, ?4)
+		ON CONFLICT (checkpoint, kind, partition, range_no) DO NOTHING`, name, version, note, nowMillis())
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, `
+		INSERT INTO main.sync_backfill_progress(checkpoint, kind, partition, owner_epoch, updated_at_ms)
+		SELECT name, 'floor', partition, owner_epoch, ?2
+		  FROM main.sync_backfill_checkpoints
+		 WHERE name = ?1
+		ON CONFLICT (checkpoint, kind, partition, range_no) DO UPDATE
+		   SET owner_epoch = max(owner_epoch, excluded.owner_epoch)`, name, nowMillis())
+	if err != nil {
+		return 0, err
+	}
+	for _, statement := range []string{
+		`DELETE FROM main.sync_backfill_checkpoints WHERE name = ?1`,
+		`DELETE FROM main.sync_backfill_progress WHERE checkpoint = ?1 AND kind IN ('claim', 'range', 'position', 'proof')`,
+		`DELETE FROM main.sync_backfill_leftovers WHERE checkpoint = ?1`,
+		`DELETE FROM main.sync_backfill_definitions WHERE name = ?1`,
+	} {
+		if _, err := tx.ExecContext(ctx, statement, name); err != nil {
+			return 0, err
+		}
+	}
+	return rows, nil
+}
+
+// recordAbandoned writes it into the history of the checkpoint's version, where the gate looks for what must exist.
+func recordAbandoned(ctx context.Context, tx *sql.Conn, name string, version int64, note string) error {
+	var text string
+	err := tx.QueryRowContext(ctx, `
+		SELECT entries
+		  FROM main.sync_barrier_history
+		 WHERE version = ?1`, version).Scan(&text)
+	if noRows(err) {
+		return nil // another program brought the database to that version; the row of kind abandoned keeps the name used
+	}
+	if err != nil {
+		return err
+	}
+	entries, err := storage.DecodeEntries(version, text)
+	if err != nil {
+		return err
+	}
+	entry := entries.Checkpoints[name]
+	entry.Abandoned = note
+	entries.Checkpoints[name] = entry
+	if text, err = storage.EncodeEntries(entries); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `
+		UPDATE main.sync_barrier_history
+		   SET entries = ?2
+		 WHERE version = ?1`, version, text)
+	return err
+}
