@@ -56,7 +56,10 @@ func activateExternal(ctx context.Context, tx *sql.Conn, owner storage.Ownership
 		if err := w.checkScanned(ctx, row); err != nil {
 			return "", err
 		}
-		watermark = min(watermark, row.Watermark)
+		if err := w.checkLeftovers(ctx, row); err != nil {
+			return "", err
+		}
+		watermark = row.Watermark // the tail's own position, not the caller's word
 	}
 	if err := checkFenceOf(ctx, tx, row.CheckpointRow); err != nil {
 		return "", err
@@ -74,6 +77,15 @@ func activateExternal(ctx context.Context, tx *sql.Conn, owner storage.Ownership
 		return "", err
 	}
 	return storage.OutcomeActivated, checkOwner(ctx, tx, claim, row.Partition, storage.Activated)
+}
+
+// checkLeftovers: a key that was left over is not scanned.
+func (w *work) checkLeftovers(ctx context.Context, row owned) error {
+	left, err := w.countLeftovers(ctx, row)
+	if err == nil && left > 0 {
+		err = storage.Refuse(storage.CodeScanIncomplete, "checkpoint %q, partition %q: %d keys are left over", row.Name, row.Partition, left)
+	}
+	return err
 }
 
 var outcomeOf = map[storage.Verdict]storage.Outcome{

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -13,6 +14,9 @@ import (
 
 // behindRows is how many of the rows that are furthest behind are shown.
 const behindRows = 10
+
+// errorBytes is how much of a worker's last error is kept.
+const errorBytes = 4000
 
 // ReadProgress gives what is known of one checkpoint, read in one snapshot.
 //
@@ -44,6 +48,7 @@ func progressIn(ctx context.Context, tx *sql.Conn, name string) (p storage.Check
 	if p.Total == 0 {
 		return p, notDeclared(name)
 	}
+	p.RowsEstimated = max(p.RowsEstimated, p.RowsDone)
 	return p, nil
 }
 
@@ -159,7 +164,11 @@ func (w *work) judge(ctx context.Context, row owned) (verdict storage.Verdict, d
 
 // RecordError keeps the last error of a claim for status. It is no error if the claim is not the newest any more.
 func (s *Store) RecordError(ctx context.Context, claim storage.Claim, message string) error {
-	what := fmt.Sprintf("record an error of checkpoint %q", claim.Name)
+	if len(message) > errorBytes {
+		message = message[:errorBytes]
+	}
+	message = strings.ToValidUTF8(strings.ReplaceAll(message, "\x00", ""), "")
+	what := fmt.Sprintf("record the last error of checkpoint %q", claim.Name)
 	return s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
 		_, err := tx.ExecContext(ctx, `
 			UPDATE main.sync_backfill_progress

@@ -35,7 +35,7 @@ func TestLargeTableIsCutIntoRangesThatCoverEveryKeyOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "estimated rows", progress.RowsEstimated, rows+1)
+	same(t, "estimated rows", progress.RowsEstimated, rows+3) // not fewer than were done
 	same(t, "rows done", progress.RowsDone, rows+3)
 	same(t, "ranges done", progress.RangesDone, 3)
 }

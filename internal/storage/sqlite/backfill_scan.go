@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -259,6 +258,6 @@ func (w *work) nameKey(ctx context.Context, err error, limit int) error {
 	}
 	return &storage.Error{
 		Code: storage.CodeInvalidSQL, Err: err,
-		Message: fmt.Sprintf("row %q of table %q", strings.Join(keyTexts(key), ", "), w.key.table),
+		Message: fmt.Sprintf("table %q, key %.200q", w.key.table, storage.EncodeKey(keyTexts(key))),
 	}
 }

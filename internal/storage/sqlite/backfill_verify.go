@@ -18,7 +18,8 @@ const namedKeys = 10
 //
 // In a file without a write-ahead log nobody can commit while somebody reads, so programs wait for these queries too.
 //
-// Errors: CodeVerificationFailed names the query, the count and at most ten keys; CodeInvalidSQL; CodeOwnershipLost.
+// Errors: CodeVerificationFailed names the query, the count and at most ten keys; CodeUnverifiable if the log cannot say what is still to be
+// done; CodeInvalidSQL; CodeOwnershipLost.
 func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition string) error {
 	what := fmt.Sprintf("verify checkpoint %q in partition %q", claim.Name, partition)
 	return s.inTx(ctx, what, false, func(ctx context.Context, tx *sql.Conn) error {
@@ -29,19 +30,7 @@ func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition st
 		if err := w.makeRelations(ctx); err != nil {
 			return err
 		}
-		found, reason, err := w.readBehind(ctx, row, 0)
-		if err != nil {
-			return err
-		}
-		for _, b := range found {
-			if reason != "" {
-				break // the tail says so; what is wrong here is wrong all the same
-			}
-			if _, reason, err = w.collectChanges(ctx, b, b.last); err != nil {
-				return err
-			}
-		}
-		if _, err := w.collectLeftovers(ctx, row, 0); err != nil {
+		if err := w.collectPending(ctx, row); err != nil {
 			return err
 		}
 		for _, verify := range w.definition.Checkpoint.Verify {
@@ -51,6 +40,24 @@ func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition st
 		}
 		return w.dropRelations(ctx)
 	})
+}
+
+// collectPending puts the keys that are still to be done into the keys relation.
+func (w *work) collectPending(ctx context.Context, row owned) error {
+	found, reason, err := w.readBehind(ctx, row, 0)
+	for _, b := range found {
+		if err == nil && reason == "" {
+			_, reason, err = w.collectChanges(ctx, b, b.last)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", row.Name, row.Partition, reason)
+	}
+	_, err = w.collectLeftovers(ctx, row, 0)
+	return err
 }
 
 // selection is a FROM clause over a verify query named q, with its conditions.
@@ -96,12 +103,12 @@ func (w *work) verify(ctx context.Context, verify storage.Verify, s selection) e
 	}
 	names := make([]string, len(wrong))
 	for i, key := range wrong {
-		names[i] = strings.Join(keyTexts(key), "/")
+		names[i] = storage.EncodeKey(keyTexts(key))
 	}
 	list := strings.Join(names, ", ")
 	if more := count - int64(len(names)); more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
-	return storage.Refuse(storage.CodeVerificationFailed, "checkpoint %q: verify %q finds %d wrong rows of table %q: %s",
+	return storage.Refuse(storage.CodeVerificationFailed, "checkpoint %q: verify %q finds %d wrong rows of table %q, with the keys %s",
 		w.definition.Name, verify.Name, count, w.key.table, list)
 }
