@@ -218,6 +218,9 @@ func TestWhatIsInTheDatabaseIsNotAsDeclared(t *testing.T) {
 			t.Tables = append(t.Tables, Table{Name: "strange", Layout: Syncular, Columns: []Column{{Name: "x", Type: TypeString}}})
 			f.Tables["strange"] = PhysicalTable{}
 		}, CodeLayoutMismatch, []string{`"strange"`}},
+		"a Syncular table in a database without a marker": {func(_ *Target, f *Facts) {
+			f.Marker, f.History = nil, nil
+		}, CodeLayoutMismatch, []string{`"notes"`}},
 		"an appended Syncular column that is there with another type": {func(t *Target, f *Facts) {
 			t.Tables[1] = notesAt(Column{Name: "more", Type: TypeString, Nullable: true})
 			f.Tables["notes"] = physicalNotes(PhysicalColumn{Name: "more", Type: "bigint"})

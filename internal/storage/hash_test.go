@@ -76,9 +76,12 @@ func TestTheContentHashCoversWhatCannotChange(t *testing.T) {
 		"its statement's apply":   func(t *Target) { t.Checkpoints[1].Backfill.Statement.Apply = "x" },
 		"its statement's remove":  func(t *Target) { t.Checkpoints[1].Backfill.Statement.Remove = "" },
 		"its statement's table":   func(t *Target) { t.Checkpoints[1].Backfill.Statement.Table = "x" },
-		"a job instead":           func(t *Target) { t.Checkpoints[1].Backfill = Backfill{Job: true} },
-		"its verify's name":       func(t *Target) { t.Checkpoints[0].Verify[0].Name = "x" },
-		"its verify's query":      func(t *Target) { t.Checkpoints[0].Verify[0].Query = "x" },
+		"a job's template": func(t *Target) {
+			t.Checkpoints[1].Backfill = Backfill{Job: true, JobTemplate: "{}"}
+		},
+		"a job instead":      func(t *Target) { t.Checkpoints[1].Backfill = Backfill{Job: true} },
+		"its verify's name":  func(t *Target) { t.Checkpoints[0].Verify[0].Name = "x" },
+		"its verify's query": func(t *Target) { t.Checkpoints[0].Verify[0].Query = "x" },
 	}
 	first := hashed().ContentHash(7)
 	seen := map[string]string{first: "nothing"}
