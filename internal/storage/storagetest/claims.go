@@ -18,6 +18,7 @@ func runClaims(t *testing.T, open Opener) {
 		{"what another program declared is not claimed with all", claimForeign},
 		{"a worker that knows only its token reads its claim back", claimReadBack},
 		{"advancing moves forward only, and only for the owner", claimAdvance},
+		{"the watermark of what SQL fills is not the owner's to move", claimAdvanceSQL},
 		{"no claim is equal to one of before an abandon", claimAfterAbandon},
 		{"of eight claimers at once each gets its own epoch and one is the owner", claimContention},
 	})
@@ -181,6 +182,21 @@ func claimAdvance(f *fixture) {
 		same(f, name, f.advance(other, 6, 1), false)
 	}
 	same(f, "watermark after all that", f.checkpoint("a", "letters").Watermark, 5)
+}
+
+// claimAdvanceSQL: the tail alone knows how far the log is applied; a watermark moved past it would hide changes from the activation.
+func claimAdvanceSQL(f *fixture) {
+	f.filling(5, "a")
+	claim := f.claimAll("title-norm")
+	f.scan(claim)
+	f.write("a", 2, 1, "CHANGED")
+	_, err := f.store.AdvanceCheckpoint(f.ctx, storage.Advance{Ownership: ownership(claim, "a"), Watermark: 1})
+	f.wantCode(err, storage.CodeInvalidSpec)
+	same(f, "watermark", f.checkpoint("a", "title-norm").Watermark, 0)
+	same(f, "outcome", f.activate(ownership(claim, "a"), 1), storage.OutcomeChanged)
+	f.tail(claim, "a")
+	same(f, "outcome after the tail", f.activate(ownership(claim, "a"), 0), storage.OutcomeActivated)
+	f.derivedIn("a")
 }
 
 func claimAfterAbandon(f *fixture) {
