@@ -3,6 +3,7 @@ package databases
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"modernc.org/sqlite"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -176,5 +178,24 @@ func (s *Session) WaitUntil(query string, arguments ...any) {
 		case <-deadline.C:
 			s.t.Fatalf("after %s there still is nothing: %s %v", waitTimeout, query, arguments)
 		}
+	}
+}
+
+// Restore puts the content of another SQLite file in the place of this one's, through its pages, as the shell's .restore does. Other
+// processes may have the file open.
+func (s *Session) Restore(path string) {
+	s.t.Helper()
+	err := s.file.Raw(func(driverConn any) error {
+		restore, err := driverConn.(interface {
+			NewRestore(string) (*sqlite.Backup, error)
+		}).NewRestore(path)
+		if err != nil {
+			return err
+		}
+		_, err = restore.Step(-1)
+		return errors.Join(err, restore.Finish())
+	})
+	if err != nil {
+		s.t.Fatalf("restore %s: %v", path, err)
 	}
 }
