@@ -352,3 +352,29 @@ func TestCursorsKeepStorageClassAndBytes(t *testing.T) {
 		t.Error("NULL was written as a cursor")
 	}
 }
+
+// Random keys appear below the cursor while the scan runs. The scan does not see them; the log does.
+func TestRowInsertedBelowTheCursorIsCovered(t *testing.T) {
+	b := newBackfill(t, []string{
+		"CREATE TABLE t(k TEXT NOT NULL PRIMARY KEY, filled INTEGER)",
+		manyRows("t", "k", "lower(hex(randomblob(16)))", 100),
+	}, []storage.Table{keyed("t", key("k", "TEXT"))}, counting("t"))
+	b.setBatch(30)
+	b.begin()
+	lease := b.take(0, 1)[0]
+	for i := 0; !lease.Done; i++ {
+		batch, err := b.store.ScanBatch(testContext(t), b.claim, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Done = batch.Done
+		low := fmt.Sprintf("0000-%d", i)
+		b.write("p", "t", []string{low}, "INSERT INTO t(k) VALUES ($1)", low)
+	}
+	written := b.program.number("SELECT count(*) FROM t WHERE k LIKE '0000-%'")
+	same(t, "rows that the scan has not seen", b.program.number("SELECT count(*) FROM t WHERE filled IS NULL"), written)
+	report := b.activate(storage.AllPartitions)
+	same(t, "outcome", report.Outcome, storage.OutcomeActivated)
+	same(t, "rest", report.Rest, written)
+	same(t, "rows filled once", b.program.number("SELECT count(*) FROM t WHERE filled = 1"), 100+written)
+}

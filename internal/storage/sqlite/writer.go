@@ -5,14 +5,28 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// Begin opens a writer's transaction on a partition. From here on until it ends no other connection can write to the file.
+// idleInTransaction bounds how long a writer's transaction may do nothing: until it ends nobody else can write to the file.
+const idleInTransaction = 10 * time.Second
+
+// Begin opens a writer's transaction on a partition. From here on until it ends no other connection can write to the file, so it is
+// rolled back if it is idle for ten seconds.
 //
 // Errors: CodeInvalidSpec for a partition key that is empty, reserved or too long, or a version below 0; CodeLockTimeout.
 func (s *Store) Begin(ctx context.Context, partition string, writerVersion int64) (storage.Tx, error) {
+	w, err := s.beginWriter(ctx, partition, writerVersion, idleInTransaction)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (s *Store) beginWriter(ctx context.Context, partition string, writerVersion int64, idle time.Duration) (*writer, error) {
 	if err := storage.CheckPartition(partition); err != nil {
 		return nil, err
 	}
@@ -23,7 +37,10 @@ func (s *Store) Begin(ctx context.Context, partition string, writerVersion int64
 	if err != nil {
 		return nil, err
 	}
-	return &writer{store: s, t: t, tx: t.conn, partition: partition, version: writerVersion}, nil
+	w := &writer{store: s, t: t, tx: t.conn, partition: partition, version: writerVersion, idle: idle}
+	w.use()
+	w.watch = time.AfterFunc(idle, w.expire)
+	return w, nil
 }
 
 // writer is a writer's transaction. It is for one goroutine.
@@ -35,6 +52,31 @@ type writer struct {
 	version   int64
 	failed    error // the first error since begin, or since the savepoint; as on PostgreSQL, only a rollback is taken then
 	marked    bool  // there is a savepoint
+	foreign   bool  // a statement of the program's own ran
+
+	mu      sync.Mutex // between the steps and the watch
+	watch   *time.Timer
+	idle    time.Duration
+	used    time.Time // when the last step ended
+	expired bool      // rolled back, because nothing was done for too long
+}
+
+// use notes that the transaction is not idle.
+func (w *writer) use() { w.used = time.Now() }
+
+// expire rolls an idle transaction back. A step that ended meanwhile sets the watch again.
+func (w *writer) expire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := w.idle - time.Since(w.used)
+	switch {
+	case w.t.ended:
+	case rest > 0:
+		w.watch.Reset(rest)
+	default:
+		w.t.rollback(context.Background())
+		w.expired = true
+	}
 }
 
 const savepoint = "syncbarrier_push"
@@ -42,6 +84,9 @@ const savepoint = "syncbarrier_push"
 // run does one step of the transaction, unless it has ended or a step before failed.
 func (w *writer) run(what string, step func() error) error {
 	what = fmt.Sprintf("%s in partition %q", what, w.partition)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.use()
 	if err := w.usable(what); err != nil {
 		return err
 	}
@@ -53,6 +98,9 @@ func (w *writer) run(what string, step func() error) error {
 }
 
 func (w *writer) usable(what string) error {
+	if w.expired {
+		return storage.Refuse(storage.CodeConnectionLost, "%s: the transaction did nothing for %s and was rolled back", what, w.idle)
+	}
 	if w.t.ended {
 		return storage.Refuse(storage.CodeInvalidSpec, "%s: the transaction has ended", what)
 	}
@@ -183,6 +231,9 @@ func (w *writer) ReadServeGate(ctx context.Context, running int64) (gate storage
 // Query is Store.Query inside this transaction, without the gate: it sees what the transaction staged. A query that fails leaves
 // the transaction as it was.
 func (w *writer) Query(ctx context.Context, name string, parameters ...any) (storage.QueryResult, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.use()
 	if err := w.usable(fmt.Sprintf("run query %q", name)); err != nil {
 		return storage.QueryResult{}, err
 	}
@@ -199,6 +250,7 @@ func (w *writer) Query(ctx context.Context, name string, parameters ...any) (sto
 // Errors: CodeInvalidSQL; CodeNotTransactional.
 func (w *writer) Exec(ctx context.Context, text string, arguments ...any) (affected int64, err error) {
 	err = w.run("run a statement", func() error {
+		w.foreign = true
 		return contained(ctx, w.tx, "run a statement", &authorizer{}, func() error {
 			result, err := w.tx.ExecContext(ctx, text, arguments...)
 			if err != nil {
@@ -229,6 +281,9 @@ func (w *writer) Savepoint(ctx context.Context) error {
 // a savepoint.
 func (w *writer) RollbackToSavepoint(ctx context.Context) error {
 	what := fmt.Sprintf("roll back to the savepoint in partition %q", w.partition)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.use()
 	if w.t.ended || !w.marked {
 		return storage.Refuse(storage.CodeInvalidSpec, "%s: there is none", what)
 	}
@@ -243,22 +298,23 @@ func (w *writer) RollbackToSavepoint(ctx context.Context) error {
 // Commit ends the transaction. If a step failed before, nothing is committed and the error says so, with that step's code.
 func (w *writer) Commit(ctx context.Context) error {
 	what := fmt.Sprintf("commit to partition %q", w.partition)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.watch.Stop()
 	if err := w.usable(what); err != nil {
 		w.t.rollback(ctx)
 		return err
 	}
-	w.forgetSession(ctx)
+	// Temporary objects that a program's statement made would stand in the way of everybody's tables.
+	w.t.close = w.t.close || w.foreign && hasTemporaries(ctx, w.tx)
 	return w.t.commit(ctx)
 }
 
 // Rollback undoes everything. Once the transaction has ended it does nothing.
 func (w *writer) Rollback(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.watch.Stop()
 	w.t.rollback(ctx)
 	return nil
-}
-
-// forgetSession keeps a connection on which a program's statement made temporary objects from being used again: they would stand in
-// the way of everybody's tables.
-func (w *writer) forgetSession(ctx context.Context) {
-	w.t.close = w.t.close || hasTemporaries(ctx, w.tx)
 }

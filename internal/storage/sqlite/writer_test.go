@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -127,4 +128,34 @@ func TestCommitWithManyChangesIsWrittenWholeAndInOrder(t *testing.T) {
 	}
 	same(t, "changes", program.number("SELECT count(*) FROM sync_changes"), int64(len(commit.Changes)))
 	same(t, "changes in order", program.number("SELECT count(*) FROM sync_changes WHERE row_id = CAST(idx AS TEXT) AND scopes = '{}' AND payload IS NULL"), int64(len(commit.Changes)))
+}
+
+// A transaction that a program forgot must not keep everybody from writing for ever.
+func TestForgottenWriterLetsGoByItself(t *testing.T) {
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	const idle = 300 * time.Millisecond
+	forgotten, err := store.beginWriter(testContext(t), "a", 6, idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for time.Since(begun) < 2*idle { // busy for longer than it may be idle
+		if err := forgotten.LockPartition(testContext(t)); err != nil {
+			t.Fatalf("a transaction that is busy: %v", err)
+		}
+	}
+	if _, err := forgotten.AppendCommit(testContext(t), storage.Commit{ClientID: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	tx := beginWriter(t, store, "a", 6) // within its own bound of 5 s
+	seq, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"})
+	same(t, "number after what was forgotten", seq, 1)
+	same(t, "error", err, nil)
+	err = forgotten.LockPartition(testContext(t))
+	wantCode(t, err, storage.CodeConnectionLost)
+	wantText(t, err, `"a"`, idle.String())
+	wantCode(t, forgotten.Commit(testContext(t)), storage.CodeConnectionLost)
+	same(t, "rollback", forgotten.Rollback(testContext(t)), nil)
 }
