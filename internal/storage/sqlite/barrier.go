@@ -11,30 +11,30 @@ import (
 
 // EnsureSchema makes one attempt to bring the file to the target (storage.Barriers). SQLite has one lock, so Attempt.First says nothing here.
 //
-// A file that agrees already is answered from one snapshot, without the lock. Everything else is read, judged and done under it.
+// A file that agrees already, or a target that must be refused, is answered from one snapshot, without the lock. What is carried out is
+// read and judged anew under it.
 func (s *Store) EnsureSchema(ctx context.Context, target storage.Target, attempt storage.Attempt) (storage.BarrierResult, error) {
-	if result, agreed := s.agrees(ctx, target); agreed {
-		return result, nil
-	}
 	b := &barrier{store: s, target: target, attempt: attempt, limits: target.Lock.WithDefaults()}
+	if result, answered, err := s.answer(ctx, target); answered {
+		return result, translate(err, b.what())
+	}
 	err := b.run(ctx)
 	return b.result, translate(err, b.what())
 }
 
-// agrees says whether there is nothing to do: version and content, owner, catalog, fence and guards are as they should be. Whatever it cannot
-// answer is for the attempt under the lock to judge.
-func (s *Store) agrees(ctx context.Context, target storage.Target) (result storage.BarrierResult, agreed bool) {
-	err := s.inTx(ctx, "compare "+s.path, false, func(ctx context.Context, tx *sql.Conn) error {
-		found, err := s.judge(ctx, tx, target)
-		if err != nil || found.decision.Outcome != storage.Agreed || found.work() {
-			return err
-		}
-		findings, err := checkTriggers(ctx, tx, found.objects)
-		agreed = err == nil && len(findings) == 0
-		result = resultOf(found.decision)
+// answer tells from one snapshot whether there is nothing to do or nothing that may be done. What passes by itself, or cannot be read,
+// is for the attempt under the lock to judge.
+func (s *Store) answer(ctx context.Context, target storage.Target) (result storage.BarrierResult, answered bool, err error) {
+	var found finding
+	err = s.inTx(ctx, "compare "+s.path, false, func(ctx context.Context, tx *sql.Conn) error {
+		found, err = s.examine(ctx, tx, target)
 		return err
 	})
-	return result, err == nil && agreed
+	if err != nil {
+		class := storage.ClassOf(err)
+		return storage.BarrierResult{}, !class.Retryable() && class != storage.ClassInternal, err
+	}
+	return resultOf(found.decision), found.decision.Outcome == storage.Agreed && !found.work(), nil
 }
 
 // finding is what was read of a file, and what follows from it.
@@ -65,6 +65,22 @@ func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (fi
 	f, err := s.look(ctx, q, target)
 	if err != nil {
 		return f, err
+	}
+	f.decision, err = storage.Decide(target, f.facts)
+	return f, err
+}
+
+// examine is judge behind a look at fence and guards. What has been weakened since this build's were installed is not mended in silence,
+// because rows may have got in: it is refused before anything is judged by what stands there, and RepairFence mends and counts.
+func (s *Store) examine(ctx context.Context, q querier, target storage.Target) (finding, error) {
+	f, err := s.look(ctx, q, target)
+	if err != nil {
+		return f, err
+	}
+	if !f.installs() && f.recorded.protocol == storage.CatalogProtocol {
+		if err := refuseWeakened(ctx, q, f.objects); err != nil {
+			return f, err
+		}
 	}
 	f.decision, err = storage.Decide(target, f.facts)
 	return f, err
@@ -157,20 +173,10 @@ func (b *barrier) carryOut(ctx context.Context) error {
 	return nil
 }
 
-// decide reads and judges. What has been weakened since this build's fence and guards were installed is not mended in silence, because rows may
-// have got in: the barrier refuses before it judges by what stands there, and RepairFence mends and counts.
+// decide reads and judges under the lock.
 func (b *barrier) decide(ctx context.Context) error {
-	found, err := b.store.look(ctx, b.tx, b.target)
-	if err != nil {
-		return err
-	}
-	b.found = found
-	if !found.installs() && found.recorded.protocol == storage.CatalogProtocol {
-		if err := b.checkFence(ctx); err != nil {
-			return err
-		}
-	}
-	if b.found.decision, err = storage.Decide(b.target, found.facts); err != nil {
+	var err error
+	if b.found, err = b.store.examine(ctx, b.tx, b.target); err != nil {
 		return err
 	}
 	wait := b.result.LockWait
@@ -345,18 +351,11 @@ func (b *barrier) raiseAndRecord(ctx context.Context) error {
 	return nil
 }
 
-// checkFence refuses to go on beside a fence or guards that are not as they were installed.
+// checkFence looks at fence and guards as the steps left them.
 func (b *barrier) checkFence(ctx context.Context) error {
 	objects, err := readObjects(ctx, b.tx)
 	if err != nil {
 		return err
 	}
-	findings, err := checkTriggers(ctx, b.tx, objects)
-	if err != nil {
-		return err
-	}
-	if len(findings) > 0 {
-		return brokenFence(findings)
-	}
-	return nil
+	return refuseWeakened(ctx, b.tx, objects)
 }

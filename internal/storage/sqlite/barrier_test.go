@@ -45,7 +45,7 @@ func TestABarrierMovesEverythingTogether(t *testing.T) {
 	}
 }
 
-func TestAgreementNeedsNoLock(t *testing.T) {
+func TestAgreementAndRefusalNeedNoLock(t *testing.T) {
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -60,6 +60,9 @@ func TestAgreementNeedsNoLock(t *testing.T) {
 	next := version7()
 	next.Lock.TimeoutMilliseconds = 1
 	refuse(t, store, next, storage.CodeLockTimeout)
+	older := version6()
+	older.Version = 5
+	refuse(t, store, older, storage.CodeVersionRegression)
 }
 
 // failures are targets that fail somewhere between the lock and COMMIT.

@@ -218,8 +218,12 @@ func lastRaise(ctx context.Context, q querier, objects schemaObjects) (last stor
 	return last, found, err
 }
 
-// brokenFence is the refusal of a barrier that found fence or guards weakened.
-func brokenFence(findings []storage.FenceFinding) error {
+// refuseWeakened refuses to go on beside a fence or guards that are not as they were installed. CodeFenceBroken names each finding.
+func refuseWeakened(ctx context.Context, q querier, objects schemaObjects) error {
+	findings, err := checkTriggers(ctx, q, objects)
+	if err != nil || len(findings) == 0 {
+		return err
+	}
 	problems := make([]string, len(findings))
 	for i, finding := range findings {
 		problems[i] = finding.Object + ": " + finding.Problem
