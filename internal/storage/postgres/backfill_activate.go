@@ -141,7 +141,7 @@ SELECT c.state, c.owner_epoch, coalesce(k.claim_token, ''), c.watermark, coalesc
 func (a *activation) prepare(ctx context.Context) error {
 	var deadlockTimeout int64
 	err := send(ctx, a.Tx,
-		step{what: "set the search path", sql: "SELECT set_config('search_path', $1::text, true)", arguments: []any{a.plan.path}},
+		step{what: "set the limits", sql: limitsSQL, arguments: []any{milliseconds(batchWait), a.plan.path}},
 		step{
 			what: "read deadlock_timeout", rows: scanRow(&deadlockTimeout),
 			sql: "SELECT (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint",

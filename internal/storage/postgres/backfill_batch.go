@@ -85,11 +85,13 @@ func (s *Store) inBatch(ctx context.Context, what string, claim storage.Claim, p
 	return batch, nil
 }
 
-// limitsSQL bounds the waits of a transaction by a quarter of the time after which the program's backends look for deadlocks.
+// limitsSQL bounds the waits of a transaction by a quarter of the time after which the program's backends look for deadlocks. Compiling
+// expressions takes longer (150 ms, measured) than all that our statements do, and some run with locks held.
 const limitsSQL = `
 SELECT set_config('lock_timeout',
          least($1::bigint, (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000 / 4)::bigint)::text, true),
-       set_config('search_path', $2::text, true)`
+       set_config('search_path', $2::text, true),
+       set_config('jit', 'off', true)`
 
 // headSQL is what a batch has to know first. $1 checkpoint, $2 partition.
 const headSQL = `

@@ -127,7 +127,11 @@ type logAnswer struct {
 // readLog reads the log above the position of a checkpoint row, whole commits only. A commit that alone has more changes than were
 // asked for is read all the same.
 func (s *Store) readLog(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q logQuestion) (logAnswer, error) {
-	for read := q.changes; ; read *= 4 {
+	read := q.changes
+	if q.partitions > 1 {
+		read = min(read, changesPerPartition) // all partitions are read before the changes are counted
+	}
+	for ; ; read *= 4 {
 		windows, err := s.readWindows(ctx, tx, plan, q, read)
 		if err != nil {
 			return logAnswer{}, err
@@ -176,32 +180,39 @@ func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, 
 	return windows, nil
 }
 
-// cutWindows keeps at most so many changes, cut between commits: part of a commit must not count as the whole. If the first commit
-// alone has more, it is kept. read is how many changes of a window were read at most; ok is false if they are not even one
-// whole commit.
+// cutWindows keeps about so many changes, cut between commits: part of a commit must not count as the whole. If the first commit
+// alone has more, it is kept. read is how many changes of a window were read at most, and if there are more, the last commit
+// read may be in part. ok is false if no commit at all is whole.
 func cutWindows(windows []logWindow, changes, read int) (cut []logWindow, ok bool) {
 	left := changes
 	for _, w := range windows {
-		if len(w.changes) <= left {
-			left -= len(w.changes)
-			cut = append(cut, w)
-			continue
+		whole := w
+		if len(w.changes) > read {
+			whole = w.until(w.changes[len(w.changes)-1].seq - 1)
 		}
-		end := w.changes[left].seq - 1 // before the commit with the first change that is too much
-		if len(cut) == 0 && end < w.changes[0].seq {
-			if w.changes[len(w.changes)-1].seq == end+1 && len(w.changes) > read {
-				return nil, false
+		kept := whole
+		if len(whole.changes) > left {
+			kept = whole.until(whole.changes[left].seq - 1)
+			if len(cut) == 0 && kept.upto < whole.changes[0].seq {
+				kept = whole.until(whole.changes[0].seq)
 			}
-			end++
 		}
-		if end > w.position {
-			w.upto = end
-			w.changes = slices.DeleteFunc(slices.Clone(w.changes), func(c logChange) bool { return c.seq > end })
-			cut = append(cut, w)
+		if kept.upto > kept.position || kept.upto == w.upto {
+			cut = append(cut, kept)
+			left -= len(kept.changes)
 		}
-		break
+		if kept.upto < whole.upto {
+			break
+		}
 	}
-	return cut, true
+	return cut, len(cut) > 0 || !slices.ContainsFunc(windows, func(w logWindow) bool { return len(w.changes) > 0 })
+}
+
+// until is the window up to a commit.
+func (w logWindow) until(seq int64) logWindow {
+	w.upto = min(w.upto, seq)
+	w.changes = slices.DeleteFunc(slices.Clone(w.changes), func(c logChange) bool { return c.seq > seq })
+	return w
 }
 
 // changedKeys gives the keys of the backfilled table that the changes of the windows concern, each once. reason is not empty if a change

@@ -32,6 +32,9 @@ func (s *Store) ReadProgress(ctx context.Context, name string) (progress storage
 // progressIn is ReadProgress inside a transaction.
 func (s *Store) progressIn(ctx context.Context, tx pgx.Tx, name string) (storage.CheckpointProgress, error) {
 	r := progressReader{Tx: tx, store: s, name: name}
+	if _, err := tx.Exec(ctx, "SET LOCAL jit = off"); err != nil {
+		return storage.CheckpointProgress{}, err
+	}
 	r.progress.Definition.Name = name
 	for _, read := range []func(context.Context) error{r.rows, r.definition, r.work, r.behind, r.unverifiable, r.estimate} {
 		if err := read(ctx); err != nil {
@@ -212,6 +215,7 @@ func (r *progressReader) behind(ctx context.Context) error {
 	}
 	var row storage.BehindRow
 	var behind int64
+	var distances []int64
 	var facts string
 	var silent bool
 	_, err = pgx.ForEachRow(rows, []any{&row.Partition, &row.State, &row.Watermark, &row.OwnerEpoch, &behind, &facts, &silent}, func() error {
@@ -224,23 +228,26 @@ func (r *progressReader) behind(ctx context.Context) error {
 		default:
 			row.Verdict = storage.Clean
 		}
-		r.progress.Behind = append(r.progress.Behind, row)
+		r.progress.Behind, distances = append(r.progress.Behind, row), append(distances, behind)
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the rows that are behind: %w", err)
 	}
-	return r.sharpen(ctx)
+	return r.sharpen(ctx, distances)
 }
 
-// sharpen finds out for the rows shown whether what is above their positions concerns a source at all.
-func (r *progressReader) sharpen(ctx context.Context) error {
+// sharpenBound is how much of a log is looked through for it.
+const sharpenBound = 10_000
+
+// sharpen finds out for the rows shown whether what is above their positions concerns a source at all, and is whole.
+func (r *progressReader) sharpen(ctx context.Context, distances []int64) error {
 	var tables []string
 	for _, source := range r.progress.Definition.Checkpoint.Sources {
 		tables = append(tables, source.Table)
 	}
 	for i, row := range r.progress.Behind {
-		if row.Verdict != storage.Changed || row.Partition == storage.AllPartitions || len(tables) == 0 {
+		if row.Verdict != storage.Changed || row.Partition == storage.AllPartitions || len(tables) == 0 || distances[i] > sharpenBound {
 			continue
 		}
 		coverage, err := r.store.coverageIn(ctx, r, row.Partition, tables, row.Watermark, row.Watermark)

@@ -12,8 +12,9 @@ import (
 const (
 	// commitsPerChange bounds how many commits a tail batch passes over for the changes it is allowed: most may be of other tables.
 	commitsPerChange = 4
-	// partitionsPerBatch is how many partitions one tail batch of '*' reads.
-	partitionsPerBatch = 200
+	// partitionsPerBatch is how many partitions one tail batch of '*' reads, and changesPerPartition how many changes of each about.
+	partitionsPerBatch  = 1000
+	changesPerPartition = 200
 )
 
 // TailBatch applies changes of the sources that stand in the log above the position of a claimed row, and moves the position to
