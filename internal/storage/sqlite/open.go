@@ -163,7 +163,20 @@ func (s *Store) firstLook(ctx context.Context, what string) error {
 	if readOnly {
 		return storage.Refuse(storage.CodeReadOnly, "%s: the file is read-only", what)
 	}
+	if s.opened, err = os.Stat(s.file); err != nil {
+		return &storage.Error{Code: storage.CodeConflict, Message: what + ": the file went away while it was opened", Err: err}
+	}
 	return nil
+}
+
+// checkSameFile refuses to go on once another file stands at the path, as after a restore by mv: connections would go on with the file
+// before, which nobody else sees, and a worker would report as done what is nowhere. It does not open the file (checkPath says why).
+func (s *Store) checkSameFile(what string) error {
+	if now, err := os.Stat(s.file); err == nil && os.SameFile(now, s.opened) {
+		return nil
+	}
+	return storage.Refuse(storage.CodeConflict, "%s: %s is not the file any more that was opened: it was replaced, moved or deleted", what, s.path).
+		WithHint("open it again; what this process wrote before is in the file that was there then")
 }
 
 // explainOpen is translate for the first look at a file: SQLite says "unable to open" for a missing right.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"os"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ type Store struct {
 	db      *sql.DB
 	path    string // as it was given, for messages
 	file    string // absolute, with symbolic links followed
+	opened  os.FileInfo
 	queries map[string]storage.RegisteredQuery
 	busy    time.Duration
 	// turn lets one transaction of this store at a time ask for the file's write lock: SQLite has no queue, so whoever asks often

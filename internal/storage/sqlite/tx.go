@@ -207,6 +207,10 @@ func (s *Store) acquire(ctx context.Context, what string) (*sql.Conn, error) {
 	conn, err := s.db.Conn(bounded)
 	switch {
 	case err == nil:
+		if err := s.checkSameFile(what); err != nil {
+			release(conn, true)
+			return nil, err
+		}
 		return conn, nil
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.path, acquireTimeout)
