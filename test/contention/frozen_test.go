@@ -176,3 +176,36 @@ func (s *scene) copyFile() (restore func()) {
 		s.store, s.observer = s.db.Store(s.T), s.db.Session(s.T)
 	}
 }
+
+// A batch whose statement the server still runs when its worker freezes: rows are locked and changed, nothing is committed. SQLite has no such
+// state for others to see; there a process that is stopped inside a batch keeps the file's lock, and is named in every refusal.
+func TestAWorkerFrozenInTheMiddleOfABatchLosesTheWholeBatch(t *testing.T) {
+	s := newScene(t, databases.New(t, storage.PostgreSQL), frozenTodos)
+	s.observer.Exec(`CREATE TABLE held(yes boolean)`)
+	s.observer.Exec(`
+		CREATE FUNCTION once_released(value text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+		BEGIN
+		  WHILE EXISTS (SELECT FROM held) LOOP
+		    PERFORM pg_sleep(0.002);
+		  END LOOP;
+		  RETURN value;
+		END $$`)
+	slow := fill(7)
+	slow.Backfill.Update.Set[columnOf(7)] = "once_released(" + derivedBy(7) + ")"
+	s.apply(targetAt(7, slow))
+	s.observer.Exec(`INSERT INTO held VALUES (true)`)
+	worker := begin(t, task{Database: s.db, Work: fillName(7), PauseAfter: 1})
+	s.observer.WaitUntil(`
+		SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'active' AND wait_event = 'PgSleep'`)
+	worker.freeze()
+
+	_, err := s.store.ClaimAll(s.ctx, fillName(7), false)
+	s.must(err, "take over while the batch is under way")
+	s.observer.Exec(`DELETE FROM held`)
+	worker.thaw()
+	s.endedAs("the frozen worker", worker.await("ended"), storage.CodeOwnershipLost)
+	same(s, "rows filled", s.filled(7), 0)
+	s.finish(7)
+	s.derivedRight(7)
+}
