@@ -378,3 +378,21 @@ func TestRowInsertedBelowTheCursorIsCovered(t *testing.T) {
 	same(t, "rest", report.Rest, written)
 	same(t, "rows filled once", b.program.number("SELECT count(*) FROM t WHERE filled = 1"), 100+written)
 }
+
+// Keys that go through Go on their way, as those of a listed partition do, keep their storage class and their text too.
+func TestKeysOfAListedPartitionAreReadAsTheyAre(t *testing.T) {
+	table := keyed("t", key("k", "DATETIME"))
+	table.Columns = append(table.Columns, storage.Column{Name: "tenant", SQLType: "TEXT"})
+	table.Partition.Column = "tenant"
+	b := newBackfill(t, []string{
+		"CREATE TABLE t(k DATETIME NOT NULL PRIMARY KEY, filled INTEGER, tenant TEXT NOT NULL)",
+		`INSERT INTO t(k, tenant) VALUES ('2020-01-01', 'a'), ('2020-01-01 00:00:00', 'b'), ('2020-01-01T00:00:00Z', 'a'), (1577836800, 'a'),
+			('no date', 'b'), ('2020-01-02', 'a'), (x'32', 'a'), (x'', 'a'), (2.5, 'a')`,
+	}, []storage.Table{table}, counting("t", "a"))
+	b.setBatch(2)
+	b.begin()
+	_, rows := b.finish("a")
+	same(t, "rows", rows, 7)
+	same(t, "rows filled once", b.program.number("SELECT count(*) FROM t WHERE filled = 1 AND tenant = 'a'"), 7)
+	same(t, "rows of the other partition that were filled", b.program.number("SELECT count(*) FROM t WHERE filled IS NOT NULL AND tenant = 'b'"), 0)
+}
