@@ -16,6 +16,7 @@ import (
 )
 
 func TestABarrierMovesEverythingTogether(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	result := apply(t, store, version6())
@@ -46,6 +47,7 @@ func TestABarrierMovesEverythingTogether(t *testing.T) {
 }
 
 func TestAgreementAndRefusalNeedNoLock(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -107,8 +109,10 @@ const insertOldCommit = `INSERT INTO sync_commits(partition, commit_seq, client_
 	VALUES ('p', 1, 'c', '1', 'a', 0, 1)`
 
 func TestWhateverFailsNothingIsLeft(t *testing.T) {
+	t.Parallel()
 	for name, tt := range failures() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())
@@ -123,6 +127,7 @@ func TestWhateverFailsNothingIsLeft(t *testing.T) {
 }
 
 func TestAFirstBarrierThatFailsLeavesAnEmptyFile(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	refuse(t, store, withSQL(version6(), "SELECT no_such_column FROM todos"), storage.CodeInvalidSQL)
@@ -131,6 +136,7 @@ func TestAFirstBarrierThatFailsLeavesAnEmptyFile(t *testing.T) {
 }
 
 func TestALongStatementEndsWithItsTimeoutAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -147,6 +153,7 @@ func TestALongStatementEndsWithItsTimeoutAndLeavesNothing(t *testing.T) {
 }
 
 func TestACancelledBarrierLeavesNothingAndLetsTheNextOneIn(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -197,8 +204,10 @@ func ensurePatiently(ctx context.Context, store *Store, target storage.Target) (
 }
 
 func TestAKilledBarrierLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, journal := range []string{"WAL", "DELETE"} {
 		t.Run(journal, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			p := openProgram(t, path)
 			p.exec("PRAGMA journal_mode = " + journal)
@@ -244,6 +253,7 @@ func TestAKilledBarrierLeavesNothing(t *testing.T) {
 func onceTarget() storage.Target { return withSQL(version7(), "CREATE TABLE once(i INTEGER)") }
 
 func TestOfManyMigratorsOneMigrates(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	apply(t, openStore(t, path), version6())
 	var lock sync.Mutex
@@ -281,6 +291,7 @@ func TestOfManyMigratorsOneMigrates(t *testing.T) {
 }
 
 func TestManyFirstBarriersMeetOnANewFile(t *testing.T) {
+	t.Parallel()
 	for round := range 5 {
 		path := newFile(t)
 		var group sync.WaitGroup
@@ -307,6 +318,7 @@ func TestManyFirstBarriersMeetOnANewFile(t *testing.T) {
 // TestNoReaderEverSeesHalfABarrier reads in snapshots of its own while barriers come and go: version, column, fence, checkpoint and
 // triggers always belong together.
 func TestNoReaderEverSeesHalfABarrier(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	p := openProgram(t, path)
@@ -380,6 +392,7 @@ func readHalves(ctx context.Context, p program) (string, error) {
 // TestAProgramThatReadTheMarkerBeforeItWaitedDoesNotMoveItBack is what a program of the sync protocol does that starts with an older version
 // while a barrier is under way: it reads the marker, waits for the lock, and writes its own version and layouts.
 func TestAProgramThatReadTheMarkerBeforeItWaitedDoesNotMoveItBack(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -395,6 +408,7 @@ func TestAProgramThatReadTheMarkerBeforeItWaitedDoesNotMoveItBack(t *testing.T) 
 }
 
 func TestABarrierGetsInBesideAHoggingProgram(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -414,6 +428,7 @@ func TestABarrierGetsInBesideAHoggingProgram(t *testing.T) {
 }
 
 func TestTwoFilesInOneDirectoryAreTwoDatabases(t *testing.T) {
+	t.Parallel()
 	directory := t.TempDir()
 	first, second := openStore(t, filepath.Join(directory, "a.db")), openStore(t, filepath.Join(directory, "b.db"))
 	apply(t, first, version7())

@@ -59,8 +59,10 @@ func startHolder(t testing.TB, path string) *exec.Cmd {
 }
 
 func TestAStoppedProcessThatHoldsTheLockIsNamedAndNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
 	for _, journal := range []string{"WAL", "DELETE"} {
 		t.Run(journal, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			p := openProgram(t, path)
 			p.exec("PRAGMA journal_mode = " + journal)
@@ -110,6 +112,7 @@ func wantBlocker(t testing.TB, err error, pid int) {
 }
 
 func TestOurOwnOtherConnectionIsNoOtherProcess(t *testing.T) {
+	t.Parallel()
 	store := openWith(t, Config{Path: newFile(t), Create: true, BusyTimeout: 50 * time.Millisecond})
 	apply(t, store, version6())
 	first, err := store.begin(testContext(t), "hold", true)

@@ -83,8 +83,10 @@ func weaken(t testing.TB, p program, statements []string) {
 }
 
 func TestEachWeakeningIsFoundAndMendedOrNamed(t *testing.T) {
+	t.Parallel()
 	for _, tt := range weakenings {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())
@@ -148,6 +150,7 @@ func wantFinding(t testing.TB, report storage.FenceReport, object, problem strin
 }
 
 func TestCommitsThatGotInAreCountedOnce(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -194,6 +197,7 @@ func TestCommitsThatGotInAreCountedOnce(t *testing.T) {
 }
 
 func TestTheProtocolsOwnTriggerIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -222,6 +226,7 @@ func TestTheProtocolsOwnTriggerIsLeftAlone(t *testing.T) {
 }
 
 func TestAFileWithoutACatalogHasNoFenceToCheck(t *testing.T) {
+	t.Parallel()
 	store := openStore(t, newFile(t))
 	_, err := store.CheckFence(testContext(t))
 	wantCode(t, err, storage.CodeFenceBroken)
@@ -230,6 +235,7 @@ func TestAFileWithoutACatalogHasNoFenceToCheck(t *testing.T) {
 }
 
 func TestANewerCatalogIsLeftToTheNewerProgram(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -249,6 +255,7 @@ func TestANewerCatalogIsLeftToTheNewerProgram(t *testing.T) {
 }
 
 func TestAnotherBuildsFenceIsUpgradedInsideTheBarrier(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())

@@ -14,6 +14,7 @@ import (
 // TestWorkersASchemaChangeAndAHoggingProgramAllGetThrough: twenty workers on a pool of eight read their checkpoint and advance it, one schema
 // change is applied, and a program holds the write lock for 400 ms at a time. Nobody fails for a lock, and no settings get lost on the way.
 func TestWorkersASchemaChangeAndAHoggingProgramAllGetThrough(t *testing.T) {
+	t.Parallel()
 	const workers = 20
 	path := newFile(t)
 	store := openWith(t, Config{Path: path, Create: true, BusyTimeout: 10 * time.Second})

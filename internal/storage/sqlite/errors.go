@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 
 	modernc "modernc.org/sqlite"
@@ -16,14 +17,15 @@ const (
 	codeError        = 1
 	codeBusy         = 5
 	codeLocked       = 6
+	codeNoMemory     = 7
 	codeReadOnly     = 8
 	codeInterrupt    = 9
 	codeIO           = 10
 	codeCorrupt      = 11
 	codeFull         = 13
 	codeCannotOpen   = 14
+	codeProtocol     = 15 // the locks of a write-ahead log contradict each other
 	codeConstraint   = 19
-	codeAuth         = 23
 	codeNotADatabase = 26
 	codeBusySnapshot = 517 // a reader that wants to write after somebody else did
 )
@@ -77,6 +79,9 @@ func raisedByUs(err error, what string) error {
 	return &storage.Error{Code: storage.Code(code), Message: what + ": the database refused it"}
 }
 
+// notTheSQL are results without a code of their own that no SQL is to blame for.
+var notTheSQL = []int{codeNoMemory, codeCorrupt, codeProtocol}
+
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
 // CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong.
 func translateUserSQL(err error, what string) error {
@@ -85,7 +90,7 @@ func translateUserSQL(err error, what string) error {
 		return err
 	}
 	translated := translate(err, what)
-	if storage.CodeOf(translated) != storage.CodeInternal {
+	if storage.CodeOf(translated) != storage.CodeInternal || slices.Contains(notTheSQL, primaryCode(err)) {
 		return translated
 	}
 	code := storage.CodeInvalidSQL

@@ -25,6 +25,7 @@ const manyCheckpoints = `
 	SELECT printf('p%06d', n), ?, ?, ?, 0 FROM c`
 
 func TestFactsNameEveryCheckpointThatWasEverUsed(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -56,6 +57,7 @@ func TestFactsNameEveryCheckpointThatWasEverUsed(t *testing.T) {
 }
 
 func TestAnOpenPartitionIsNeverHiddenByTheLimit(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -78,6 +80,7 @@ func TestAnOpenPartitionIsNeverHiddenByTheLimit(t *testing.T) {
 
 // TestTheLockIsHeldNoLongerTheMorePartitionsThereAre: a checkpoint of all partitions is one row, whatever their number.
 func TestTheLockIsHeldNoLongerTheMorePartitionsThereAre(t *testing.T) {
+	t.Parallel()
 	held := map[int]time.Duration{}
 	for _, partitions := range []int{1, 20_000} {
 		path := newFile(t)

@@ -31,6 +31,7 @@ var typedVersions = []struct {
 }
 
 func TestOnlyAWholeNumberThatIsHighEnoughPassesTheFence(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	seq := 0
 	for _, verb := range []string{
@@ -56,6 +57,7 @@ func TestOnlyAWholeNumberThatIsHighEnoughPassesTheFence(t *testing.T) {
 }
 
 func TestAVersionIsNotChangedAfterwards(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	if err := p.commit("p", 1, 10); err != nil {
 		t.Fatal(err)
@@ -73,6 +75,7 @@ func TestAVersionIsNotChangedAfterwards(t *testing.T) {
 }
 
 func TestManyRowsAtOnceAreStoredOrRefusedTogether(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	p.refused(fenced, `INSERT INTO sync_commits(partition, commit_seq, client_id, client_commit_id, actor_id, created_at_ms, writer_version)
 		VALUES ('p', 1, 'c', '1', 'a', 0, 10), ('p', 2, 'c', '2', 'a', 0, 9)`)
@@ -80,6 +83,7 @@ func TestManyRowsAtOnceAreStoredOrRefusedTogether(t *testing.T) {
 }
 
 func TestTemporaryObjectsAndForeignTriggersDoNotGetRoundTheFence(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	p.db.SetMaxOpenConns(1) // temporary objects belong to one connection
 	p.exec("CREATE TEMP TABLE sync_writer_fence(partition TEXT, required_writer_version INTEGER)")
@@ -97,6 +101,7 @@ func TestTemporaryObjectsAndForeignTriggersDoNotGetRoundTheFence(t *testing.T) {
 }
 
 func TestOnePartitionMayRequireMoreThanAll(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	p.exec("INSERT INTO sync_writer_fence VALUES ('high', 12), ('low', 3)")
 	for _, tt := range []struct {
@@ -112,6 +117,7 @@ func TestOnePartitionMayRequireMoreThanAll(t *testing.T) {
 }
 
 func TestBeforeTheFirstFenceEverythingPasses(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	apply(t, openStore(t, path), version6())
 	p := openProgram(t, path)
@@ -123,6 +129,7 @@ func TestBeforeTheFirstFenceEverythingPasses(t *testing.T) {
 }
 
 func TestWithoutTheRowForAllNothingPasses(t *testing.T) {
+	t.Parallel()
 	_, p := fencedFile(t)
 	p.exec("DROP TRIGGER syncbarrier_guard_fence_delete")
 	p.exec("DELETE FROM sync_writer_fence")
@@ -132,6 +139,7 @@ func TestWithoutTheRowForAllNothingPasses(t *testing.T) {
 }
 
 func TestARaiseNotesWhereTheLogStood(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())

@@ -31,6 +31,7 @@ func guardedFile(t testing.TB) (*Store, program) {
 }
 
 func TestTheMarkerNeverGoesDownOrAway(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	layouts := p.text("SELECT layouts FROM sync_schema_meta")
 	for _, statement := range []string{
@@ -64,6 +65,7 @@ func TestTheMarkerNeverGoesDownOrAway(t *testing.T) {
 }
 
 func TestTheFenceNeverGoesDownOrAway(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	p.exec("INSERT INTO sync_writer_fence VALUES ('q', 9)")
 	same(t, "the partition of a fence has a row", p.number("SELECT count(*) FROM sync_partitions WHERE partition = 'q'"), 1)
@@ -97,6 +99,7 @@ func TestTheFenceNeverGoesDownOrAway(t *testing.T) {
 }
 
 func TestPositionAndHorizonKeepTheLargerValue(t *testing.T) {
+	t.Parallel()
 	for _, statement := range []string{
 		"UPDATE sync_partitions SET max_commit_seq = 10, horizon_seq = 5",
 		"UPDATE OR REPLACE sync_partitions SET horizon_seq = 0",
@@ -108,6 +111,7 @@ func TestPositionAndHorizonKeepTheLargerValue(t *testing.T) {
 			ON CONFLICT(partition) DO UPDATE SET horizon_seq = excluded.horizon_seq`,
 	} {
 		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
 			_, p := guardedFile(t)
 			p.exec(statement)
 			same(t, "partition", fmt.Sprint(p.rows("SELECT * FROM sync_partitions")), "[[p 100 50]]")
@@ -124,6 +128,7 @@ func TestPositionAndHorizonKeepTheLargerValue(t *testing.T) {
 }
 
 func TestNoPartitionGoesAwayOrChangesItsKey(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	for _, statement := range []string{
 		"DELETE FROM sync_partitions",
@@ -138,6 +143,7 @@ func TestNoPartitionGoesAwayOrChangesItsKey(t *testing.T) {
 }
 
 func TestAChangeThatTakesSomethingBackFromACheckpointIsSkipped(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	before := fmt.Sprint(p.rows("SELECT * FROM sync_backfill_checkpoints ORDER BY name"))
 	for _, statement := range []string{
@@ -166,6 +172,7 @@ func TestAChangeThatTakesSomethingBackFromACheckpointIsSkipped(t *testing.T) {
 }
 
 func TestACheckpointMovesForward(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	p.exec("UPDATE sync_backfill_checkpoints SET watermark = 41 WHERE name = 'title-norm' AND owner_epoch = 3")
 	p.exec("UPDATE sync_backfill_checkpoints SET owner_epoch = 4, watermark = 0 WHERE name = 'title-norm'")
@@ -179,6 +186,7 @@ func TestACheckpointMovesForward(t *testing.T) {
 }
 
 func TestACheckpointIsActivatedOnlyBesideItsProof(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	proof := func(partition string, epoch int) {
 		p.exec(`INSERT INTO sync_backfill_progress(checkpoint, kind, partition, owner_epoch, updated_at_ms)
@@ -199,6 +207,7 @@ func TestACheckpointIsActivatedOnlyBesideItsProof(t *testing.T) {
 }
 
 func TestACheckpointIsNotReplacedDeletedOrBornActivated(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	insert := `INTO sync_backfill_checkpoints(partition, name, schema_version, state, watermark, owner_epoch, updated_at_ms) VALUES `
 	for _, statement := range []string{
@@ -219,6 +228,7 @@ func TestACheckpointIsNotReplacedDeletedOrBornActivated(t *testing.T) {
 }
 
 func TestAnAbandonedCheckpointGoesAndItsEpochsAreNotUsedAgain(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	p.exec(`INSERT INTO sync_backfill_progress(checkpoint, kind, partition, owner_epoch, updated_at_ms)
 		VALUES ('foreign', 'abandoned', '*', 0, 0), ('foreign', 'floor', 'p', 3, 0), ('title-norm', 'floor', '*', 8, 0)`)
@@ -232,6 +242,7 @@ func TestAnAbandonedCheckpointGoesAndItsEpochsAreNotUsedAgain(t *testing.T) {
 }
 
 func TestTheLogOfACapturedPartitionGoesOnlyUpToItsHorizon(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	for _, partition := range []string{"capture:todos/=a", "plain"} {
 		p.exec("INSERT INTO sync_partitions VALUES (?, 0, 1)", partition)
@@ -251,6 +262,7 @@ func TestTheLogOfACapturedPartitionGoesOnlyUpToItsHorizon(t *testing.T) {
 }
 
 func TestGuardsHoldWithRecursiveTriggersToo(t *testing.T) {
+	t.Parallel()
 	_, p := guardedFile(t)
 	p.db.SetMaxOpenConns(1)
 	p.exec("PRAGMA recursive_triggers = ON")

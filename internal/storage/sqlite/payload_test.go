@@ -47,9 +47,11 @@ func rowValues(columns, seed int) [][]byte {
 }
 
 func TestPayloadsGrowByteForByteInBothTextEncodings(t *testing.T) {
+	t.Parallel()
 	const rows = 3
 	for _, encoding := range encodings {
 		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			p := openProgram(t, path)
 			p.exec("PRAGMA encoding = '" + encoding + "'; CREATE TABLE first(i INTEGER)")
@@ -97,8 +99,10 @@ func TestPayloadsGrowByteForByteInBothTextEncodings(t *testing.T) {
 }
 
 func TestAPayloadThatCannotBeOneIsCountedAndNothingIsRewritten(t *testing.T) {
+	t.Parallel()
 	for name, payload := range map[string]any{"too short": []byte{1}, "empty": []byte{}, "text": "payload"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, storage.Target{Version: 6, Tables: []storage.Table{wideTable("wide", 9)}, Owner: clinicOwner})
@@ -113,6 +117,7 @@ func TestAPayloadThatCannotBeOneIsCountedAndNothingIsRewritten(t *testing.T) {
 }
 
 func TestAnAppendedColumnStandsBesideThePayloadToo(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())

@@ -19,6 +19,7 @@ func physicalOf(t testing.TB, declared storage.Table, statements string) (storag
 }
 
 func TestAPrimaryKeyIsReadAsSQLiteKeepsIt(t *testing.T) {
+	t.Parallel()
 	named := storage.Table{Name: "t"}
 	for name, tt := range map[string]struct {
 		sql     string
@@ -36,6 +37,7 @@ func TestAPrimaryKeyIsReadAsSQLiteKeepsIt(t *testing.T) {
 		"a table can have no key":                       {"CREATE TABLE t(a TEXT NOT NULL)", nil, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			physical, err := physicalOf(t, named, tt.sql)
 			if err != nil {
 				t.Fatal(err)
@@ -54,6 +56,7 @@ func TestAPrimaryKeyIsReadAsSQLiteKeepsIt(t *testing.T) {
 }
 
 func TestIndexesAreReadAsTheyAre(t *testing.T) {
+	t.Parallel()
 	physical, err := physicalOf(t, storage.Table{Name: "t"}, `
 		CREATE TABLE t(id TEXT PRIMARY KEY, a TEXT NOT NULL, b TEXT UNIQUE, c TEXT NOT NULL UNIQUE, d TEXT COLLATE NOCASE);
 		CREATE INDEX plain ON t(a, b);
@@ -102,6 +105,7 @@ func TestIndexesAreReadAsTheyAre(t *testing.T) {
 }
 
 func TestGeneratedColumnsAndNamesInOtherCaseAreSeen(t *testing.T) {
+	t.Parallel()
 	declared := storage.Table{Name: "Todos", PrimaryKey: []string{"Id"}, Columns: []storage.Column{{Name: "TITLE"}}}
 	physical, err := physicalOf(t, declared, "CREATE TABLE todos(id INTEGER PRIMARY KEY, title text, low TEXT AS (lower(title)), up TEXT AS (upper(title)) STORED); CREATE INDEX i ON todos(title)")
 	if err != nil {
@@ -117,6 +121,7 @@ func TestGeneratedColumnsAndNamesInOtherCaseAreSeen(t *testing.T) {
 }
 
 func TestRowsWithoutAKeyAreSeen(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		sql           string
 		rows, nullKey bool
@@ -128,6 +133,7 @@ func TestRowsWithoutAKeyAreSeen(t *testing.T) {
 		"a NULL in an INTEGER's place": {"CREATE TABLE t(id INTEGER PRIMARY KEY); INSERT INTO t VALUES (NULL)", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			physical, err := physicalOf(t, storage.Table{Name: "t"}, tt.sql)
 			if err != nil {
 				t.Fatal(err)
@@ -139,11 +145,13 @@ func TestRowsWithoutAKeyAreSeen(t *testing.T) {
 }
 
 func TestWhatIsNoTableIsNamed(t *testing.T) {
+	t.Parallel()
 	for kind, statements := range map[string]string{
 		"view":  "CREATE TABLE x(i INTEGER); CREATE VIEW todos AS SELECT i FROM x",
 		"index": "CREATE TABLE x(i INTEGER); CREATE INDEX todos ON x(i)",
 	} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			openProgram(t, path).exec(statements)
 			wantText(t, refuse(t, openStore(t, path), version6(), storage.CodeInvalidSpec), "todos", kind)
@@ -152,6 +160,7 @@ func TestWhatIsNoTableIsNamed(t *testing.T) {
 }
 
 func TestTypesHaveOneSpellingAndNothingElseInThem(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"text": "TEXT", "varchar(20)": "VARCHAR(20)", "VarChar ( 20 )": "VARCHAR(20)", "numeric(12,2)": "NUMERIC(12,2)",
 		"double   precision": "DOUBLE PRECISION", " real ": "REAL", "my_type2": "MY_TYPE2", "decimal( -1 , +2 )": "DECIMAL(-1,+2)",
@@ -171,6 +180,7 @@ func TestTypesHaveOneSpellingAndNothingElseInThem(t *testing.T) {
 }
 
 func TestAColumnThatWasThereIsComparedByFamily(t *testing.T) {
+	t.Parallel()
 	for declared, fits := range map[storage.ColumnType][]string{
 		storage.TypeString:  {"TEXT", "varchar(10)", "CHARACTER(3)", "uuid", "", "clob"},
 		storage.TypeInteger: {"INT", "bigint", "INTEGER", "numeric", ""},

@@ -31,8 +31,10 @@ func grownTarget() storage.Target {
 }
 
 func TestAPlansStatementsMakeTheSchemaThatTheBarrierMakes(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string]bool{"an empty file": false, "a file at version 6": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			planned, applied := newFile(t), newFile(t)
 			for _, path := range []string{planned, applied} {
 				if before {
@@ -56,6 +58,7 @@ func TestAPlansStatementsMakeTheSchemaThatTheBarrierMakes(t *testing.T) {
 }
 
 func TestAPlanShowsWhatItCosts(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -98,6 +101,7 @@ func TestAPlanShowsWhatItCosts(t *testing.T) {
 }
 
 func TestAPlanOfNothingIsEmpty(t *testing.T) {
+	t.Parallel()
 	store := openStore(t, newFile(t))
 	apply(t, store, version6())
 	plan := mustPlan(t, store, version6())
@@ -107,6 +111,7 @@ func TestAPlanOfNothingIsEmpty(t *testing.T) {
 }
 
 func TestRemoveListsFirstAndLeavesEverythingThatIsNotOurs(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	startProgram(p)
@@ -150,6 +155,7 @@ func TestRemoveListsFirstAndLeavesEverythingThatIsNotOurs(t *testing.T) {
 }
 
 func TestAnEmptyFileHasAStatusAndAnIdentity(t *testing.T) {
+	t.Parallel()
 	store := openStore(t, newFile(t))
 	status, err := store.Status(testContext(t))
 	if err != nil {

@@ -79,8 +79,10 @@ func (p program) append(partition string, version any) error {
 func isFenced(err error) bool { return err != nil && strings.Contains(err.Error(), fenced) }
 
 func TestAProgramOfTheProtocolStartsBesideUs(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"ours", "theirs"} {
 		t.Run("the file is "+first, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			p := openProgram(t, path)
 			p.exec("PRAGMA journal_mode = WAL")
@@ -115,6 +117,7 @@ func TestAProgramOfTheProtocolStartsBesideUs(t *testing.T) {
 }
 
 func TestAProgramsOwnCheckpointsGoOnBesideUs(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	startProgram(p)
@@ -138,6 +141,7 @@ func TestAProgramsOwnCheckpointsGoOnBesideUs(t *testing.T) {
 
 // TestAnOlderProgramsLogGetsTheColumn: version 0.22 of the protocol's server had no writer_version, no checkpoints and no fence.
 func TestAnOlderProgramsLogGetsTheColumn(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	older := strings.ReplaceAll(strings.Split(protocolDDL, "CREATE TABLE IF NOT EXISTS sync_backfill_checkpoints")[0], "writer_version INTEGER, ", "")
@@ -153,12 +157,14 @@ func TestAnOlderProgramsLogGetsTheColumn(t *testing.T) {
 }
 
 func TestTablesThatOnlyHaveTheProtocolsNamesAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, statement := range map[string]string{
 		"other columns":       "CREATE TABLE sync_commits(id INTEGER PRIMARY KEY, author TEXT)",
 		"a view":              "CREATE TABLE x(i INTEGER); CREATE VIEW sync_partitions AS SELECT i FROM x",
 		"a checkpoint of old": "CREATE TABLE sync_backfill_checkpoints(name TEXT)",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			p := openProgram(t, path)
 			p.exec(statement)
@@ -170,9 +176,11 @@ func TestTablesThatOnlyHaveTheProtocolsNamesAreRefused(t *testing.T) {
 }
 
 func TestPartitionKeysThatAreOursAreRefusedInAFileThatIsNot(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{"*", "capture:", "capture:todos/=a"} {
 		for _, table := range []string{"sync_partitions(partition)", "sync_writer_fence(partition, required_writer_version)"} {
 			t.Run(key+" in "+table, func(t *testing.T) {
+				t.Parallel()
 				path := newFile(t)
 				p := openProgram(t, path)
 				startProgram(p)
@@ -186,6 +194,7 @@ func TestPartitionKeysThatAreOursAreRefusedInAFileThatIsNot(t *testing.T) {
 		}
 	}
 	t.Run("keys that only look like them", func(t *testing.T) {
+		t.Parallel()
 		path := newFile(t)
 		p := openProgram(t, path)
 		startProgram(p)
@@ -198,6 +207,7 @@ func TestPartitionKeysThatAreOursAreRefusedInAFileThatIsNot(t *testing.T) {
 // while our catalog is installed, replaced as over another build's, repaired and raised. What was stored after a raise has its version;
 // and no writer gets an error but the fence's.
 func TestNoCommitBelowTheFenceLandsWhileItIsInstalledAndReplaced(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	admin := openProgram(t, path)
 	admin.exec("PRAGMA journal_mode = WAL")

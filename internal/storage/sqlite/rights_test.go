@@ -121,6 +121,7 @@ func plainFile(t testing.TB) string {
 }
 
 func TestMissingRightsAreNamed(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		file, directory os.FileMode
 		task            string
@@ -133,6 +134,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		"a file and a directory that take writes": {0o666, 0o777, "apply", "done"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := plainFile(t)
 			if err := os.Chmod(path, tt.file); err != nil {
 				t.Fatal(err)
@@ -148,6 +150,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 }
 
 func TestAWriteAheadLogInADirectoryThatTakesNoFilesIsNamed(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(publicDirectory(t), "app.db")
 	p := openProgram(t, path)
 	p.exec("PRAGMA journal_mode = WAL")

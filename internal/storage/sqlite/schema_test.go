@@ -15,6 +15,7 @@ func atVersion(version int64, tables ...storage.Table) storage.Target {
 }
 
 func TestCreatedTablesAreAsDeclared(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	all := storage.Table{
@@ -41,6 +42,7 @@ func TestCreatedTablesAreAsDeclared(t *testing.T) {
 }
 
 func TestAColumnThatMayNotBeNullIsAddedToAnEmptyTableOnly(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, atVersion(6, todosTable()))
@@ -54,6 +56,7 @@ func TestAColumnThatMayNotBeNullIsAddedToAnEmptyTableOnly(t *testing.T) {
 }
 
 func TestATypeThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
 	store := openStore(t, newFile(t))
 	for _, sqlType := range []string{"TEXT DEFAULT 'x'", "TEXT); DROP TABLE x; --", "TEXT NOT NULL"} {
 		table := todosTable(storage.Column{Name: "extra", SQLType: sqlType, Nullable: true})
@@ -68,6 +71,7 @@ func indexedTodos(indexes ...storage.Index) storage.Table {
 }
 
 func TestOnlyIndexesThatDifferAreTouched(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	p.exec(renderCreate(todosTable()))
@@ -96,6 +100,7 @@ func TestOnlyIndexesThatDifferAreTouched(t *testing.T) {
 }
 
 func TestARetiredTableGoesWithItsRowsInTheProtocolsTables(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	startProgram(p)
@@ -118,6 +123,7 @@ func TestARetiredTableGoesWithItsRowsInTheProtocolsTables(t *testing.T) {
 }
 
 func TestATableThatAnOpenCheckpointNeedsIsNotRetired(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -133,8 +139,10 @@ var hostileNames = []string{
 }
 
 func TestNamesThatNeedQuotingWorkFromEndToEnd(t *testing.T) {
+	t.Parallel()
 	for i, name := range hostileNames {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			other := hostileNames[(i+1)%len(hostileNames)]
@@ -161,6 +169,7 @@ func TestNamesThatNeedQuotingWorkFromEndToEnd(t *testing.T) {
 }
 
 func TestANameInOtherCaseIsTheSameTable(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	p.exec("CREATE TABLE TODOS(ID INTEGER PRIMARY KEY, Tenant TEXT, title TEXT); INSERT INTO TODOS VALUES (1, 'a', 'x')")
@@ -174,6 +183,7 @@ func TestANameInOtherCaseIsTheSameTable(t *testing.T) {
 }
 
 func TestARowWithoutAKeyIsRefusedBeforeItWouldBeSkipped(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	p := openProgram(t, path)
 	p.exec("CREATE TABLE todos(id TEXT PRIMARY KEY, tenant TEXT, title TEXT); INSERT INTO todos VALUES ('1', 'a', 'x'), (NULL, 'a', 'y')")
@@ -187,6 +197,7 @@ func TestARowWithoutAKeyIsRefusedBeforeItWouldBeSkipped(t *testing.T) {
 }
 
 func TestPhysicalChangesBehindOurBackAreFound(t *testing.T) {
+	t.Parallel()
 	for name, statement := range map[string]string{
 		"a column that is gone":               "ALTER TABLE todos DROP COLUMN title",
 		"a column of another name":            "ALTER TABLE todos RENAME COLUMN title TO heading",
@@ -197,6 +208,7 @@ func TestPhysicalChangesBehindOurBackAreFound(t *testing.T) {
 		"a Syncular table without its scopes": "ALTER TABLE notes DROP COLUMN _sync_scopes",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())

@@ -28,6 +28,7 @@ func increment(ctx context.Context, tx *sql.Conn) error {
 }
 
 func TestASnapshotThatIsTooOldRunsTheWholeTransactionAgain(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t)}, "WAL")
 	var read []int64
 	err := store.inTx(testContext(t), "test", false, func(ctx context.Context, tx *sql.Conn) error {
@@ -51,6 +52,7 @@ func TestASnapshotThatIsTooOldRunsTheWholeTransactionAgain(t *testing.T) {
 }
 
 func TestTheWriteLockIsWaitedForNoLongerThanItsBound(t *testing.T) {
+	t.Parallel()
 	for _, journal := range []string{"WAL", "DELETE"} {
 		t.Run(journal, func(t *testing.T) {
 			store, p := counter(t, Config{Path: newFile(t), BusyTimeout: 200 * time.Millisecond}, journal)
@@ -81,6 +83,7 @@ func TestTheWriteLockIsWaitedForNoLongerThanItsBound(t *testing.T) {
 }
 
 func TestACommitThatAReaderKeepsOutIsUndoneAndTimesOut(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t), BusyTimeout: 200 * time.Millisecond}, "DELETE")
 	reader, err := p.db.Conn(testContext(t))
 	if err != nil {
@@ -105,6 +108,7 @@ func TestACommitThatAReaderKeepsOutIsUndoneAndTimesOut(t *testing.T) {
 }
 
 func TestACancelledTransactionLeavesNothingAndNoLock(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t)}, "WAL")
 	ctx, cancel := context.WithCancel(testContext(t))
 	err := store.inTx(ctx, "count", true, func(ctx context.Context, tx *sql.Conn) error {
@@ -122,6 +126,7 @@ func TestACancelledTransactionLeavesNothingAndNoLock(t *testing.T) {
 }
 
 func TestAStatementThatIsCancelledGivesTheLockBack(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t)}, "WAL")
 	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
 	defer cancel()
@@ -147,6 +152,7 @@ const endlessSQL = `
 	SELECT max(n) FROM (SELECT n FROM c LIMIT 1000000000000)`
 
 func TestAnErrorOfTheWorkKeepsItsCodeAndRollsBack(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t)}, "WAL")
 	err := store.inTx(testContext(t), "count", true, func(ctx context.Context, tx *sql.Conn) error {
 		if err := increment(ctx, tx); err != nil {
@@ -159,6 +165,7 @@ func TestAnErrorOfTheWorkKeepsItsCodeAndRollsBack(t *testing.T) {
 }
 
 func TestAConnectionThatUserSQLRanOnIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
 	store := openWith(t, Config{Path: newFile(t), Create: true, MaxConnections: 1})
 	mark := func(ctx context.Context, tx *sql.Conn) error {
 		closeConnection(ctx)
@@ -182,6 +189,7 @@ func TestAConnectionThatUserSQLRanOnIsNotUsedAgain(t *testing.T) {
 // holds the write lock for 400 ms at a time and hardly lets go, and twenty writers of ours on a pool of eight, each reading before
 // it writes.
 func TestWritersBesideAHoggingProgramAllGetTheirTurn(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t), BusyTimeout: 10 * time.Second}, "WAL")
 	ctx, stop := context.WithTimeout(testContext(t), 4*time.Second)
 	defer stop()
@@ -222,6 +230,7 @@ func TestWritersBesideAHoggingProgramAllGetTheirTurn(t *testing.T) {
 }
 
 func TestThoseWhoWaitForTheLockLeaveConnectionsToReaders(t *testing.T) {
+	t.Parallel()
 	store, p := counter(t, Config{Path: newFile(t), BusyTimeout: 2 * time.Second, MaxConnections: 2}, "WAL")
 	holder, err := p.db.Conn(testContext(t))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestUserSQLRunsAsItWasWritten(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"a trigger with semicolons in its body": `CREATE TRIGGER t6 AFTER INSERT ON todos BEGIN
 			INSERT INTO log VALUES ('one;'); INSERT INTO log VALUES ('two'); END; CREATE TABLE log(t TEXT); INSERT INTO log VALUES ('done');`,
@@ -25,6 +26,7 @@ func TestUserSQLRunsAsItWasWritten(t *testing.T) {
 		"a text that begins with a comment":          "/* the change of version 7 */\n\n-- and one more\nCREATE TABLE log(t TEXT); INSERT INTO log VALUES ('done')",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())
@@ -36,6 +38,7 @@ func TestUserSQLRunsAsItWasWritten(t *testing.T) {
 }
 
 func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
+	t.Parallel()
 	elsewhere := newFile(t)
 	openProgram(t, elsewhere).exec("CREATE TABLE there(i INTEGER)")
 	for statement, want := range map[string]struct {
@@ -68,6 +71,7 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 		"SELECT load_extension('/tmp/x')": {storage.CodeInvalidSQL, "not authorized"},
 	} {
 		t.Run(strings.Fields(statement)[0]+" "+fmt.Sprint(len(statement)), func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())
@@ -86,6 +90,7 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 }
 
 func TestANotNullColumnIsAddedToAnEmptyTableOnly(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"a column that may not be NULL":         "ALTER TABLE todos ADD COLUMN n INT NOT NULL",
 		"a default that is no constant":         "ALTER TABLE todos ADD COLUMN ts TEXT DEFAULT CURRENT_TIMESTAMP",
@@ -93,6 +98,7 @@ func TestANotNullColumnIsAddedToAnEmptyTableOnly(t *testing.T) {
 		"a generated column that may not be so": "ALTER TABLE todos ADD COLUMN n INT NOT NULL AS (NULL)",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := newFile(t)
 			store := openStore(t, path)
 			apply(t, store, version6())
@@ -109,6 +115,7 @@ func TestANotNullColumnIsAddedToAnEmptyTableOnly(t *testing.T) {
 }
 
 func TestWhatUserSQLLeavesInTheSessionDoesNotReachOurStatements(t *testing.T) {
+	t.Parallel()
 	path := newFile(t)
 	store := openStore(t, path)
 	apply(t, store, version6())
@@ -149,6 +156,7 @@ func familyFile(t testing.TB) (*Store, program) {
 }
 
 func TestATableThatOthersReferToCanBeRebuilt(t *testing.T) {
+	t.Parallel()
 	store, p := familyFile(t)
 	// With foreign keys enforced, DROP TABLE would first delete the rows, and with them the children.
 	apply(t, store, withSQL(version7(), `
@@ -161,6 +169,7 @@ func TestATableThatOthersReferToCanBeRebuilt(t *testing.T) {
 }
 
 func TestReferencesThatUserSQLBreaksAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"deleted parents":       "DELETE FROM parents WHERE id = 2",
 		"a dropped parent":      "DROP TABLE parents",
@@ -168,6 +177,7 @@ func TestReferencesThatUserSQLBreaksAreRefused(t *testing.T) {
 		"a new key of a parent": "UPDATE parents SET id = 3 WHERE id = 2",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			store, p := familyFile(t)
 			before := p.dump()
 			err := refuse(t, store, withSQL(version7(), text), storage.CodeInvalidSQL)
@@ -176,6 +186,7 @@ func TestReferencesThatUserSQLBreaksAreRefused(t *testing.T) {
 		})
 	}
 	t.Run("what was broken before is nobody's fault now", func(t *testing.T) {
+		t.Parallel()
 		store, p := familyFile(t)
 		apply(t, store, withSQL(version7(), "DELETE FROM children WHERE parent = 2; DELETE FROM parents WHERE id = 2; UPDATE strangers SET id = 7"))
 		same(t, "children", p.number("SELECT count(*) FROM children"), 2)
@@ -183,6 +194,7 @@ func TestReferencesThatUserSQLBreaksAreRefused(t *testing.T) {
 }
 
 func TestARetiredTableThatOthersReferToStays(t *testing.T) {
+	t.Parallel()
 	store, p := familyFile(t)
 	target := version7()
 	target.RetiredTables = []string{"parents"}
