@@ -14,7 +14,7 @@ import (
 const labelledSQL = `
 	CREATE TABLE owners(id bigint PRIMARY KEY, name text NOT NULL);
 	INSERT INTO owners SELECT n, 'Owner ' || n FROM generate_series(1, 10) AS n;
-	CREATE TABLE todos(id bigint PRIMARY KEY, tenant text NOT NULL, title text NOT NULL, owner bigint NOT NULL, label text);
+	CREATE TABLE todos(id bigint PRIMARY KEY, tenant text NOT NULL, title text NOT NULL, owner bigint NOT NULL DEFAULT 3, label text);
 	INSERT INTO todos SELECT n, CASE n % 2 WHEN 0 THEN 'a' ELSE 'b' END, 'Title ' || n, 1 + n % 10, NULL FROM generate_series(1, 100) AS n;
 	ANALYZE todos`
 

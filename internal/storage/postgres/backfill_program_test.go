@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -47,7 +48,7 @@ func (db *barrierDB) startProgram(clients int, transaction func(ctx context.Cont
 
 func (p *program) note(err error, took time.Duration) {
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errRolledBack):
 		p.transactions.Add(1)
 	case stateOf(err) == "40P01":
 		p.deadlocks.Add(1)
