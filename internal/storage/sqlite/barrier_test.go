@@ -171,7 +171,7 @@ func TestACancelledBarrierLeavesNothingAndLetsTheNextOneIn(t *testing.T) {
 func slowTarget() storage.Target {
 	return withSQL(version7(), `
 		CREATE TABLE bulk(b BLOB);
-		WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 400)
+		WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 200)
 		INSERT INTO bulk SELECT randomblob(50000) FROM c;`+endlessSQL)
 }
 
@@ -232,7 +232,7 @@ func TestAKilledBarrierLeavesNothing(t *testing.T) {
 				}
 				return info.Size()
 			}
-			waitUntil(t, "the barrier has written much", func() bool { return written() > 10_000_000 })
+			waitUntil(t, "the barrier has written much", func() bool { return written() > 4_000_000 })
 			if err := command.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

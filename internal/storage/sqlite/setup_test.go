@@ -239,10 +239,10 @@ func same[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// waitUntil asks again and again until something holds, and fails after 20 seconds.
+// waitUntil asks again and again until something holds, and fails after a minute.
 func waitUntil(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(testContext(t), 20*time.Second)
+	ctx, cancel := context.WithTimeout(testContext(t), time.Minute)
 	defer cancel()
 	for !holds() {
 		if err := sleep(ctx, time.Millisecond); err != nil {
