@@ -61,7 +61,9 @@ type Writers interface {
 	Begin(ctx context.Context, partition string, writerVersion int64) (Tx, error)
 }
 
-// Tx is a writer's transaction. Its reads see what it staged. After Commit or Rollback every method fails. It must be ended.
+// Tx is a writer's transaction, for one goroutine. Its reads see what it staged. It must be ended; after Commit or Rollback every
+// method but Rollback fails with CodeInvalidSpec. After a step that failed at the database it can only be rolled back, to the savepoint
+// if there is one: every other method, Commit too, fails with that step's code and nothing of it is committed.
 type Tx interface {
 	// LockPartition locks the partition's row, making it if it is missing. Taken before rows are written.
 	LockPartition(ctx context.Context) error
@@ -78,7 +80,7 @@ type Tx interface {
 	AdvanceCheckpoint(ctx context.Context, advance Advance) (bool, error)
 	// ReadServeGate is Store.ReadServeGate inside this transaction.
 	ReadServeGate(ctx context.Context, running int64) (ServeGate, error)
-	// Query is Store.Query inside this transaction, without the gate.
+	// Query is Store.Query inside this transaction, without the gate. A query that fails leaves the transaction as it was.
 	Query(ctx context.Context, name string, parameters ...any) (QueryResult, error)
 	// Exec runs a statement of the program's own, with the backend's placeholders. It returns the rows affected.
 	Exec(ctx context.Context, sql string, arguments ...any) (int64, error)
@@ -154,7 +156,8 @@ type Checkpoints interface {
 	// CodeCheckpointDefinitionMissing, CodeCheckpointNotDeclared. Asked again after success: OutcomeActivated.
 	ActivateCheckpoint(ctx context.Context, owner Ownership, watermark int64) (Outcome, error)
 	// AbandonCheckpoint deletes the rows of a checkpoint under the barrier's lock and keeps its name used, with by whom and
-	// why in the history; the gate no longer needs it. It returns how many rows went. CodeCheckpointNotDeclared.
+	// why in the history; the gate no longer needs it. It returns how many rows went. CodeCheckpointNotDeclared;
+	// CodeCheckpointActivated if all of them are activated; CodeInvalidSpec without by or reason.
 	AbandonCheckpoint(ctx context.Context, name string, version int64, by, reason string) (int, error)
 	// ReadCheckpoints returns the rows of a partition, or of all for AllPartitions, by name and partition.
 	ReadCheckpoints(ctx context.Context, partition string) ([]CheckpointRow, error)
@@ -194,12 +197,12 @@ type QueryResult struct {
 type Logs interface {
 	// MaxCommitSeq is the last sequence number of a partition, 0 if it has none.
 	MaxCommitSeq(ctx context.Context, partition string) (int64, error)
-	// SourceCoverageSeq is the newest commit of the partition that changed one of the tables, 0 if none.
+	// SourceCoverageSeq is the newest commit of the partition that changed one of the tables, 0 if none. An empty list is CodeInvalidSpec.
 	SourceCoverageSeq(ctx context.Context, partition string, tables []string) (int64, error)
 	// HasSourceChangesAbove says in one statement whether the log shows changes of the tables above seq, or cannot answer.
 	// An empty list of tables is CodeInvalidSpec.
 	HasSourceChangesAbove(ctx context.Context, partition string, tables []string, seq int64) (Coverage, error)
-	// Prune moves the horizon to seq and deletes the log at or below it; it returns the horizon now in force. It does not
+	// Prune moves the horizon to seq, at most to the end of the log, and deletes the log at or below it; it returns the horizon now in force. It does not
 	// go past what an open checkpoint still needs (CodePruneRefused names it) unless forced. The horizon never goes back.
 	Prune(ctx context.Context, partition string, seq int64, force bool) (int64, error)
 	// RotateLogEpoch gives a partition (or all, for AllPartitions) a new random log epoch, as after a restore.

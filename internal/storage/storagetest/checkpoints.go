@@ -13,6 +13,7 @@ func runCheckpoints(t *testing.T, open Opener) {
 	runTests(t, open, []test{
 		{"a checkpoint is declared with row, definition and fence while the gate is closed", declareOne},
 		{"a checkpoint of all partitions is declared as one row", declareAll},
+		{"what is declared beside a barrier is required by the gate from then on", declareRequired},
 		{"declared again with the same content it stays as it is, also once the gate is open", declareAgain},
 		{"it is not declared while the gate is open", declareGateOpen},
 		{"it is not declared at another version than the marker's", declareOtherVersion},
@@ -70,6 +71,22 @@ func declareOne(f *fixture) {
 	f.must(f.oldWriter("c", 1), "write to a partition that is not fenced")
 	gate := f.wantGate(2, storage.GateBackfilling)
 	same(f, "pending", gate.PendingTotal, 3)
+}
+
+func declareRequired(f *fixture) {
+	f.closed()
+	_, err := f.store.DeclareCheckpoint(f.ctx, external("letters", 2, "a"), tables2())
+	f.must(err, "declare")
+	recorded, ok := f.lastVersion().Entries.Checkpoints["letters"]
+	if want := (storage.HistoryCheckpoint{Hash: external("letters", 2, "a").Hash(), Rows: 1}); !ok || recorded != want {
+		f.Errorf("the history says %+v, want %+v", recorded, want)
+	}
+	if _, kept := f.lastVersion().Entries.Checkpoints["first"]; !kept {
+		f.Error("the history no longer knows what the barrier declared")
+	}
+	f.finishExternal("z", "first")
+	f.vandalise("sync_backfill_checkpoints", "DELETE FROM sync_backfill_checkpoints WHERE name = 'letters'")
+	f.wantGate(2, storage.GateCheckpointMissing)
 }
 
 func declareAll(f *fixture) {
