@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -221,7 +222,7 @@ const abandonTimeout = 2 * time.Minute
 //
 // Errors: CodeCheckpointNotDeclared; CodeCheckpointActivated if there is nothing left to abandon; CodeInvalidSpec without by or reason.
 func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int64, by, reason string) (count int, err error) {
-	if by == "" || reason == "" {
+	if strings.TrimSpace(by) == "" || strings.TrimSpace(reason) == "" {
 		return 0, storage.Refuse(storage.CodeInvalidSpec, "abandon checkpoint %q: by whom and why has to be said", name)
 	}
 	what := fmt.Sprintf("abandon checkpoint %q of version %d", name, version)

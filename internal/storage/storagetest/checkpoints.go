@@ -322,4 +322,8 @@ func abandonRefused(f *fixture) {
 	f.wantCode(err, storage.CodeCheckpointNotDeclared)
 	_, err = f.store.AbandonCheckpoint(f.ctx, "nothing", 2, "alice", "no such name")
 	f.wantCode(err, storage.CodeCheckpointNotDeclared)
+	for _, said := range [][2]string{{"", "by nobody"}, {"alice", ""}} { // without a word of who or why
+		_, err = f.store.AbandonCheckpoint(f.ctx, "letters", 2, said[0], said[1])
+		f.wantCode(err, storage.CodeInvalidSpec)
+	}
 }
