@@ -117,7 +117,7 @@ func TestSQLThatCannotRunIsRefusedWhereItIsDeclared(t *testing.T) {
 				Version: 7, Tables: []storage.Table{todosTable(nullableColumn("filled", storage.TypeInteger)), notesTable()},
 				Checkpoints: []storage.Checkpoint{checkpoint}, Owner: clinicOwner,
 			}
-			wantText(t, refuse(t, store, target, tt.code), `"fill"`, tt.text)
+			refuse(t, store, target, tt.code, `"fill"`, tt.text)
 			if program.dump() != before {
 				t.Error("the refused barrier left something behind")
 			}

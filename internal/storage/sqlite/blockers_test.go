@@ -75,7 +75,7 @@ func TestAStoppedProcessThatHoldsTheLockIsNamedAndNotWaitedForForEver(t *testing
 			target := version6()
 			target.Lock.TimeoutMilliseconds = 300
 			started := time.Now()
-			err := refuse(t, store, target, storage.CodeLockTimeout)
+			err := refusal(t, store, target, storage.CodeLockTimeout)
 			if waited := time.Since(started); waited > 10*time.Second {
 				t.Errorf("waited %s with a bound of 300ms", waited)
 			}

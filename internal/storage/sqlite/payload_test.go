@@ -109,7 +109,7 @@ func TestAPayloadThatCannotBeOneIsCountedAndNothingIsRewritten(t *testing.T) {
 			p := openProgram(t, path)
 			p.exec("INSERT INTO wide VALUES ('p', 'good', 1, '{}', ?), ('p', 'bad', 1, '{}', ?)", encodePayload(rowValues(9, 1)), payload)
 			before := p.dump()
-			err := refuse(t, store, storage.Target{Version: 7, Tables: []storage.Table{wideTable("wide", 10)}, Owner: clinicOwner}, storage.CodeLayoutMismatch)
+			err := refusal(t, store, storage.Target{Version: 7, Tables: []storage.Table{wideTable("wide", 10)}, Owner: clinicOwner}, storage.CodeLayoutMismatch)
 			wantText(t, err, "wide", "1 rows have a payload")
 			same(t, "the file is as it was", p.dump(), before)
 		})

@@ -109,22 +109,13 @@ func (p program) commit(partition string, seq int64, version any) error {
 func (p program) dump() string {
 	p.t.Helper()
 	var all strings.Builder
-	rows, err := p.db.QueryContext(testContext(p.t), "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master ORDER BY type, name")
-	if err != nil {
-		p.t.Fatalf("dump the schema: %v", err)
-	}
 	var tables []string
-	for rows.Next() {
-		var kind, name, table, text string
-		if err := rows.Scan(&kind, &name, &table, &text); err != nil {
-			p.t.Fatalf("dump the schema: %v", err)
-		}
-		fmt.Fprintf(&all, "%s %s on %s: %s\n", kind, name, table, text)
-		if kind == "table" {
-			tables = append(tables, name)
+	for _, row := range p.rows("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master ORDER BY type, name") {
+		fmt.Fprintf(&all, "%s %s on %s: %s\n", row...)
+		if row[0] == "table" {
+			tables = append(tables, fmt.Sprint(row[1]))
 		}
 	}
-	_ = rows.Close()
 	for _, table := range tables {
 		fmt.Fprintf(&all, "%s: %v\n", table, p.rows("SELECT * FROM "+quoteIdentifier(table)+" ORDER BY 1"))
 	}
@@ -202,14 +193,20 @@ func apply(t testing.TB, store *Store, target storage.Target) storage.BarrierRes
 	return result
 }
 
-// refuse applies a target that must be refused with this code.
-func refuse(t testing.TB, store *Store, target storage.Target, code storage.Code) error {
+// refusal applies a target that must be refused with this code, and gives the error.
+func refusal(t testing.TB, store *Store, target storage.Target, code storage.Code) error {
 	t.Helper()
 	_, err := store.EnsureSchema(testContext(t), target, storage.Attempt{Number: 1})
 	if got := storage.CodeOf(err); got != code {
 		t.Errorf("bring to version %d: got code %q (%v), want %q", target.Version, got, err, code)
 	}
 	return err
+}
+
+// refuse is refusal with texts that the error must have.
+func refuse(t testing.TB, store *Store, target storage.Target, code storage.Code, parts ...string) {
+	t.Helper()
+	wantText(t, refusal(t, store, target, code), parts...)
 }
 
 func wantCode(t testing.TB, err error, code storage.Code) {

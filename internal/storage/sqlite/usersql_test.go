@@ -78,7 +78,7 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 			p := openProgram(t, path)
 			before := p.dump()
 			for _, text := range []string{statement, "CREATE TABLE once(i INTEGER);\n" + statement, "CREATE TABLE once(i INTEGER);" + statement + "; CREATE TABLE twice(i INTEGER)"} {
-				err := refuse(t, store, withSQL(version7(), text), want.code)
+				err := refusal(t, store, withSQL(version7(), text), want.code)
 				wantText(t, err, want.text, "version 7")
 				same(t, "the file is as it was", p.dump(), before)
 			}
@@ -105,7 +105,7 @@ func TestANotNullColumnIsAddedToAnEmptyTableOnly(t *testing.T) {
 			p := openProgram(t, path)
 			p.exec("INSERT INTO todos(id, tenant, title) VALUES (1, 'a', 'x')")
 			before := p.dump()
-			err := refuse(t, store, withSQL(version7(), text), storage.CodeInvalidSQL)
+			err := refusal(t, store, withSQL(version7(), text), storage.CodeInvalidSQL)
 			wantText(t, err, "SQL logic error")
 			same(t, "the file is as it was", p.dump(), before)
 			p.exec("DELETE FROM todos")
@@ -180,7 +180,7 @@ func TestReferencesThatUserSQLBreaksAreRefused(t *testing.T) {
 			t.Parallel()
 			store, p := familyFile(t)
 			before := p.dump()
-			err := refuse(t, store, withSQL(version7(), text), storage.CodeInvalidSQL)
+			err := refusal(t, store, withSQL(version7(), text), storage.CodeInvalidSQL)
 			wantText(t, err, "children", "refer to rows which do not exist", "version 7")
 			same(t, "the file is as it was", p.dump(), before)
 		})
@@ -199,7 +199,7 @@ func TestARetiredTableThatOthersReferToStays(t *testing.T) {
 	target := version7()
 	target.RetiredTables = []string{"parents"}
 	before := p.dump()
-	wantText(t, refuse(t, store, target, storage.CodeInvalidSpec), "parents", "children")
+	refuse(t, store, target, storage.CodeInvalidSpec, "parents", "children")
 	same(t, "the file is as it was", p.dump(), before)
 	target.RetiredTables = []string{"parents", "children"}
 	apply(t, store, target)
