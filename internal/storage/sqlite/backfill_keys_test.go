@@ -202,7 +202,12 @@ func TestTableWithoutUsableKeyIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 	for name, tt := range map[string]struct {
 		setup []string
 		table storage.Table
+		sql   string // of the version itself
 	}{
+		"NULL in a primary key, written by the version's own SQL": {
+			setup: []string{"CREATE TABLE t(k TEXT PRIMARY KEY, filled INTEGER)", "INSERT INTO t(k) VALUES ('a')"},
+			table: keyed("t", nullable), sql: "INSERT INTO t(k) VALUES (NULL)",
+		},
 		"no key at all": {
 			setup: []string{"CREATE TABLE t(k TEXT, filled INTEGER)"}, table: keyed("t", nullable),
 		},
@@ -229,7 +234,9 @@ func TestTableWithoutUsableKeyIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 			for _, statement := range tt.setup {
 				program.exec(statement)
 			}
-			target := storage.Target{Version: 1, Tables: []storage.Table{tt.table}, Checkpoints: []storage.Checkpoint{counting("t")}, Owner: clinicOwner}
+			target := withSQL(storage.Target{
+				Version: 1, Tables: []storage.Table{tt.table}, Checkpoints: []storage.Checkpoint{counting("t")}, Owner: clinicOwner,
+			}, tt.sql)
 			refuse(t, store, target, storage.CodeInvalidSpec, `"t"`, `"fill"`)
 			same(t, "tables", program.number("SELECT count(*) FROM sqlite_master WHERE type = 'table'"), 1)
 		})

@@ -72,6 +72,18 @@ func TestSparsePartitionIsScannedInBoundedBatches(t *testing.T) {
 	}
 }
 
+// A partition key is exact, also where the column that holds it compares without regard to case.
+func TestPartitionIsTheExactTextOfItsColumn(t *testing.T) {
+	b := newBackfill(t, []string{
+		"CREATE TABLE todos(id INTEGER PRIMARY KEY, tenant TEXT COLLATE NOCASE, title TEXT)",
+		"INSERT INTO todos(id, tenant) VALUES (1, 'a'), (2, 'A'), (3, 'a '), (4, NULL), (5, 'a')",
+	}, []storage.Table{todosTable(nullableColumn("filled", storage.TypeInteger))}, counting("todos", "a"))
+	b.begin()
+	_, rows := b.finish("a")
+	same(t, "rows", rows, 2)
+	same(t, "filled", b.program.text("SELECT group_concat(id) FROM todos WHERE filled = 1"), "1,5")
+}
+
 func TestSyncularPartitionIsOneStretchOfTheKey(t *testing.T) {
 	table := storage.Table{Name: "notes", Layout: storage.Syncular, Columns: []storage.Column{{Name: "title", Type: storage.TypeString, Nullable: true}}}
 	checkpoint := counting("notes", "b", "a")
