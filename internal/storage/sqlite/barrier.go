@@ -126,7 +126,12 @@ func (b *barrier) run(ctx context.Context) error {
 		b.result = storage.BarrierResult{}
 		return err
 	}
-	return t.commit(ctx)
+	if err := t.commit(ctx); err != nil {
+		b.result = storage.BarrierResult{}
+		return err
+	}
+	b.result.LockHold = time.Since(b.lockedAt)
+	return nil
 }
 
 // begin takes the write lock on a connection of the attempt's own, which is closed afterwards: SQL of the user may run on it, and foreign
@@ -205,7 +210,8 @@ func (b *barrier) ensureOwner(ctx context.Context) error {
 
 // runSteps carries the decision's steps out, each statement within the statement timeout.
 func (b *barrier) runSteps(ctx context.Context) error {
-	if err := checkRetirable(ctx, b.tx, b.target.RetiredTables); err != nil {
+	readable, err := b.checkRetired(ctx)
+	if err != nil {
 		return err
 	}
 	for _, step := range b.found.decision.Steps {
@@ -213,7 +219,18 @@ func (b *barrier) runSteps(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return checkViews(ctx, b.tx, readable)
+}
+
+// checkRetired refuses to drop what others need, and gives the views that can be read now, if anything is dropped at all.
+func (b *barrier) checkRetired(ctx context.Context) ([]string, error) {
+	if len(b.target.RetiredTables) == 0 || b.found.decision.Outcome != storage.Migrate {
+		return nil, nil
+	}
+	if err := checkRetirable(ctx, b.tx, b.target.RetiredTables); err != nil {
+		return nil, err
+	}
+	return readableViews(ctx, b.tx)
 }
 
 func (b *barrier) runStep(ctx context.Context, step storage.Step) error {

@@ -44,7 +44,7 @@ func (s *Store) fenceReport(ctx context.Context, q querier) (storage.FenceReport
 		return storage.FenceReport{}, err
 	}
 	minimum, _, err := readFence(ctx, q)
-	if err != nil {
+	if err != nil && storage.CodeOf(err) != storage.CodeFenceBroken { // that is among the findings
 		return storage.FenceReport{}, err
 	}
 	gotIn, err := countGotIn(ctx, q, objects)
@@ -88,10 +88,17 @@ func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]sto
 			findings = append(findings, finding)
 		}
 	}
-	for _, check := range []func(context.Context, querier, schemaObjects) ([]storage.FenceFinding, error){
-		checkVersionColumn, checkFenceRow, checkMarker,
-	} {
-		more, err := check(ctx, q, objects)
+	history, err := readHistory(ctx, q, objects)
+	if err != nil {
+		return nil, err
+	}
+	marker, err := readMarker(ctx, q, objects)
+	if err != nil {
+		return nil, err
+	}
+	findings = append(findings, checkMarker(marker, history)...)
+	for _, check := range []func(context.Context, querier, []storage.HistoryRow) ([]storage.FenceFinding, error){checkVersionColumn, checkFenceRow} {
+		more, err := check(ctx, q, history)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +122,7 @@ func foreignTrigger(t trigger) (storage.FenceFinding, bool) {
 }
 
 // checkVersionColumn: a default would hand a version to a writer that has none.
-func checkVersionColumn(ctx context.Context, q querier, _ schemaObjects) ([]storage.FenceFinding, error) {
+func checkVersionColumn(ctx context.Context, q querier, _ []storage.HistoryRow) ([]storage.FenceFinding, error) {
 	var value sql.NullString
 	var hidden int
 	err := q.QueryRowContext(ctx, `
@@ -139,53 +146,49 @@ func checkVersionColumn(ctx context.Context, q querier, _ schemaObjects) ([]stor
 }
 
 // checkFenceRow compares the fence for all with the highest that a barrier ever raised it to.
-func checkFenceRow(ctx context.Context, q querier, objects schemaObjects) ([]storage.FenceFinding, error) {
-	minimum, exists, err := readFence(ctx, q)
-	if err != nil {
-		return nil, err
-	}
+func checkFenceRow(ctx context.Context, q querier, history []storage.HistoryRow) ([]storage.FenceFinding, error) {
 	finding := storage.FenceFinding{Object: "row '*' of sync_writer_fence", Repairable: true}
-	if !exists {
-		finding.Problem = "it is missing, so every writer is refused"
-		return []storage.FenceFinding{finding}, nil
-	}
-	wanted, err := highestFence(ctx, q, objects)
-	if err != nil || minimum >= wanted {
+	minimum, exists, err := readFence(ctx, q)
+	wanted := highestFence(history)
+	switch {
+	case storage.CodeOf(err) == storage.CodeFenceBroken:
+		finding.Problem, finding.Repairable = "it holds no number, so nobody knows what it requires", false
+	case err != nil:
 		return nil, err
+	case !exists:
+		finding.Problem = "it is missing, so every writer is refused"
+	case minimum < wanted:
+		finding.Problem = fmt.Sprintf("it requires version %d, but was raised to %d", minimum, wanted)
+	default:
+		return nil, nil
 	}
-	finding.Problem = fmt.Sprintf("it requires version %d, but was raised to %d", minimum, wanted)
 	return []storage.FenceFinding{finding}, nil
 }
 
 // highestFence is what the history says that the fence for all was raised to, 0 if never.
-func highestFence(ctx context.Context, q querier, objects schemaObjects) (highest int64, err error) {
-	history, err := readHistory(ctx, q, objects)
+func highestFence(history []storage.HistoryRow) (highest int64) {
 	for _, row := range history {
 		highest = max(highest, row.MinWriterVersion)
 	}
-	return highest, err
+	return highest
 }
 
 // checkMarker: a marker below what was applied would make a barrier run a version again.
-func checkMarker(ctx context.Context, q querier, objects schemaObjects) ([]storage.FenceFinding, error) {
-	history, err := readHistory(ctx, q, objects)
-	if err != nil || len(history) == 0 {
-		return nil, err
+func checkMarker(marker *storage.Marker, history []storage.HistoryRow) []storage.FenceFinding {
+	if len(history) == 0 {
+		return nil
 	}
-	marker, err := readMarker(ctx, q, objects)
-	if err != nil {
-		return nil, err
-	}
+	finding := storage.FenceFinding{Object: "table sync_schema_meta"}
 	applied := history[len(history)-1].Version
 	switch {
 	case marker == nil:
-		return []storage.FenceFinding{{Object: "table sync_schema_meta", Problem: fmt.Sprintf("the marker is missing, but version %d was applied", applied)}}, nil
+		finding.Problem = fmt.Sprintf("the marker is missing, but version %d was applied", applied)
 	case marker.Version < applied:
-		return []storage.FenceFinding{{
-			Object: "table sync_schema_meta", Problem: fmt.Sprintf("the marker is at version %d, but version %d was applied", marker.Version, applied),
-		}}, nil
+		finding.Problem = fmt.Sprintf("the marker is at version %d, but version %d was applied", marker.Version, applied)
+	default:
+		return nil
 	}
-	return nil, nil
+	return []storage.FenceFinding{finding}
 }
 
 // countGotIn counts the commits that were stored below the fence for all since a barrier last raised it. The history has the positions of

@@ -56,6 +56,10 @@ var weakenings = []struct {
 		"DROP TRIGGER syncbarrier_guard_marker_update",
 		"UPDATE sync_schema_meta SET schema_version = 6",
 	}, "sync_schema_meta", "version 7 was applied", false},
+	{"the fence holds text behind its guard", []string{
+		"DROP TRIGGER syncbarrier_guard_fence_update",
+		"UPDATE sync_writer_fence SET required_writer_version = 'many'",
+	}, "row '*'", "holds no number", false},
 	{"the marker is deleted behind its guard", []string{
 		"DROP TRIGGER syncbarrier_guard_marker_delete",
 		"DELETE FROM sync_schema_meta",

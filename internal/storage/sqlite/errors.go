@@ -101,6 +101,15 @@ func translateUserSQL(err error, what string) error {
 	return &storage.Error{Code: code, Message: what, Err: err}
 }
 
+// sqliteError gives what SQLite said in a translated error, or the error itself.
+func sqliteError(err error) error {
+	var result *modernc.Error
+	if errors.As(err, &result) {
+		return result
+	}
+	return err
+}
+
 // extendedCode gives SQLite's result code of the error in the chain, 0 if there is none.
 func extendedCode(err error) int {
 	var result *modernc.Error

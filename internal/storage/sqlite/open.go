@@ -35,7 +35,7 @@ type Config struct {
 	Queries []storage.RegisteredQuery
 	// BusyTimeout bounds the wait for the file's write lock; 0: 5 s. A barrier has its own bound.
 	BusyTimeout time.Duration
-	// MaxConnections bounds the pool; 0: 8.
+	// MaxConnections bounds the pool; 0: 8. It is 2 at least: a barrier looks at the file as it was through a second one.
 	MaxConnections int
 }
 
@@ -62,6 +62,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		connections = defaultMaxConnections
 	}
 	s.db = sql.OpenDB(&connector{name: s.dataSourceName(config.Create)})
+	connections = max(connections, 2)
 	s.db.SetMaxOpenConns(connections)
 	s.db.SetMaxIdleConns(connections)
 	s.db.SetConnMaxIdleTime(idleClose)

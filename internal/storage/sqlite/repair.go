@@ -23,6 +23,9 @@ func (s *Store) RepairFence(ctx context.Context) (report storage.FenceReport, er
 			return err
 		}
 		report.MinWriterVersion, _, err = readFence(ctx, tx)
+		if storage.CodeOf(err) == storage.CodeFenceBroken { // that is among the findings
+			return nil
+		}
 		return err
 	})
 	return report, err
@@ -54,15 +57,21 @@ func (s *Store) repair(ctx context.Context, tx *sql.Conn, report storage.FenceRe
 	return repaired, nil
 }
 
-// repairFenceRow raises the fence for all to what it was raised to before.
+// repairFenceRow raises the fence for all to what it was raised to before. A row that holds no number is for a person to mend.
 func repairFenceRow(ctx context.Context, q querier, objects schemaObjects) ([]string, error) {
-	minimum, exists, err := readFence(ctx, q)
+	history, err := readHistory(ctx, q, objects)
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := highestFence(ctx, q, objects)
-	if err != nil || exists && minimum >= wanted {
+	minimum, exists, err := readFence(ctx, q)
+	wanted := highestFence(history)
+	switch {
+	case storage.CodeOf(err) == storage.CodeFenceBroken:
+		return nil, nil
+	case err != nil:
 		return nil, err
+	case exists && minimum >= wanted:
+		return nil, nil
 	}
 	if _, err := raiseFence(ctx, q, map[string]int64{storage.AllPartitions: wanted}); err != nil {
 		return nil, err

@@ -53,7 +53,8 @@ func (s *Store) statusIn(ctx context.Context, tx *sql.Conn) (storage.Status, err
 
 // readStatus reads what only a file with our catalog has.
 func readStatus(ctx context.Context, tx *sql.Conn, objects schemaObjects, status *storage.Status) (err error) {
-	if status.MinWriterVersion, _, err = readFence(ctx, tx); err != nil {
+	status.MinWriterVersion, _, err = readFence(ctx, tx)
+	if err != nil && storage.CodeOf(err) != storage.CodeFenceBroken { // a check of the fence tells; everything else is still to be seen
 		return err
 	}
 	if status.History, err = readHistory(ctx, tx, objects); err != nil {

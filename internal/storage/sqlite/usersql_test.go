@@ -205,3 +205,42 @@ func TestARetiredTableThatOthersReferToStays(t *testing.T) {
 	apply(t, store, target)
 	same(t, "tables left", p.number("SELECT count(*) FROM sqlite_master WHERE name IN ('parents', 'children')"), 0)
 }
+
+func TestForeignKeysThatMeantNothingBeforeDoNotStopABarrier(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	p := openProgram(t, path)
+	p.exec(`CREATE TABLE parents(name TEXT);
+		CREATE TABLE children(id INTEGER PRIMARY KEY, parent TEXT REFERENCES parents(name));
+		INSERT INTO children VALUES (1, 'nobody')`)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	apply(t, store, withSQL(version7(), "INSERT INTO children VALUES (2, 'nobody')"))
+	same(t, "children", p.number("SELECT count(*) FROM children"), 2)
+}
+
+func TestSQLThatTakesTheKeyAwayFromAReferenceIsRefused(t *testing.T) {
+	t.Parallel()
+	store, p := familyFile(t)
+	p.exec("DELETE FROM children WHERE id = 3")
+	before := p.dump()
+	refuse(t, store, withSQL(version7(), "CREATE TABLE p2 AS SELECT * FROM parents; DROP TABLE parents; ALTER TABLE p2 RENAME TO parents"),
+		storage.CodeInvalidSQL, "foreign key mismatch", "children", "version 7")
+	same(t, "the file is as it was", p.dump(), before)
+}
+
+func TestAViewThatNeedsARetiredTableKeepsItWhereItIs(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	p := openProgram(t, path)
+	p.exec("CREATE TABLE old(i INTEGER); CREATE VIEW seen AS SELECT i FROM old; CREATE VIEW blind AS SELECT i FROM nowhere")
+	store := openStore(t, path)
+	apply(t, store, version6())
+	target := version7()
+	target.RetiredTables = []string{"old"}
+	before := p.dump()
+	refuse(t, store, target, storage.CodeInvalidSpec, "seen", "no such table: main.old")
+	same(t, "the file is as it was", p.dump(), before)
+	apply(t, store, withSQL(target, "DROP VIEW seen"))
+	same(t, "views", p.text("SELECT group_concat(name) FROM sqlite_master WHERE type = 'view'"), "blind")
+}
