@@ -19,10 +19,20 @@ import (
 func TestOfEightMigratorsOneExecutesAndSevenAgree(t *testing.T) {
 	db := newBarrierDB(t)
 	db.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$`)
+	db.mustApply(target(5))
 	wanted := withSQL(6, "CREATE TABLE once(i int)")
 	wanted.Tables = []storage.Table{plainTodos(titleNorm), syncularNotes(3)}
 	wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 6)}
+	wanted.Lock.TimeoutMilliseconds = 30000
 
+	// All of them see version 5 and queue, so that seven have to find out under the lock that the work is done.
+	holder, err := db.connect().Begin(db.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(db.ctx, "LOCK TABLE sync_partitions IN ROW EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
 	var executed, agreed atomic.Int64
 	var migrators sync.WaitGroup
 	for range 8 {
@@ -39,12 +49,43 @@ func TestOfEightMigratorsOneExecutesAndSevenAgree(t *testing.T) {
 			}
 		})
 	}
+	db.eventually("eight migrators wait", func() bool {
+		return db.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'sync_partitions'::regclass") == "8"
+	})
+	if err := holder.Commit(db.ctx); err != nil {
+		t.Fatal(err)
+	}
 	migrators.Wait()
 	if executed.Load() != 1 || agreed.Load() != 7 {
 		t.Errorf("%d executed, %d agreed", executed.Load(), agreed.Load())
 	}
-	db.wantText("1", "SELECT count(*) FROM sync_barrier_history")
+	db.wantText("5 6", "SELECT string_agg(version::text, ' ' ORDER BY version) FROM sync_barrier_history")
 	db.wantText("1", "SELECT count(*) FROM sync_backfill_checkpoints")
+}
+
+// Starting at the same moment on a database that nobody has prepared, they also meet at the catalog.
+func TestEightMigratorsOfAnEmptyDatabaseMeetAtTheCatalog(t *testing.T) {
+	db := newBarrierDB(t)
+	wanted := withSQL(6, "CREATE TABLE once(i int)")
+	wanted.Tables = []storage.Table{plainTodos(titleNorm), syncularNotes(3)}
+	var executed atomic.Int64
+	var migrators sync.WaitGroup
+	for range 8 {
+		store := openStore(t, Config{URL: db.url})
+		migrators.Go(func() {
+			result, err := applyOn(db.ctx, store, wanted)
+			if err != nil {
+				t.Errorf("a migrator: %v", err)
+			}
+			if result.Outcome == storage.Migrate {
+				executed.Add(1)
+			}
+		})
+	}
+	migrators.Wait()
+	if executed.Load() != 1 {
+		t.Errorf("%d executed", executed.Load())
+	}
 }
 
 func TestAgreeingTakesNoLockThatOthersWaitFor(t *testing.T) {
