@@ -143,3 +143,6 @@ CREATE TABLE IF NOT EXISTS {schema}.sync_backfill_leftovers(
 
 -- Counts refusals of the fence; nextval survives the rollback of the refused transaction.
 CREATE SEQUENCE IF NOT EXISTS {schema}.syncbarrier_refused;
+
+-- The numbers of the changes within a captured commit. They have to differ within one transaction only, so the sequence may start over.
+CREATE SEQUENCE IF NOT EXISTS {schema}.syncbarrier_change_idx AS INTEGER CYCLE;

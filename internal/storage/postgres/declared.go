@@ -15,6 +15,9 @@ var fenceSQL string
 //go:embed guards.sql
 var guardsSQL string
 
+//go:embed capture.sql
+var captureSQL string
+
 //go:embed catalog.sql
 var catalogSQL string
 
@@ -54,11 +57,11 @@ const fenceTrigger = "syncbarrier_fence"
 const minimumPlace = "{minimum}"
 
 var (
-	declaredFunctions = parseFunctions(fenceSQL + guardsSQL)
+	declaredFunctions = parseFunctions(fenceSQL + guardsSQL + captureSQL)
 	declaredTriggers  = parseTriggers(fenceSQL + guardsSQL)
 	// catalogRevision names what this build installs. It is written down in the database with it: where it is the same, a difference is
 	// somebody's doing, and where it is not, an upgrade is due.
-	catalogRevision = revisionOf(fenceSQL, guardsSQL, catalogSQL, coverageIndexSQL)
+	catalogRevision = revisionOf(fenceSQL, guardsSQL, captureSQL, catalogSQL, coverageIndexSQL)
 )
 
 var functionPattern = regexp.MustCompile(`(?s)CREATE OR REPLACE FUNCTION \{schema\}\.(\w+)\(\)\n.*?\$syncbarrier\$(.*?)\$syncbarrier\$;`)

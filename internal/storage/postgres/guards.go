@@ -66,10 +66,17 @@ func (s *Store) installFunction(ctx context.Context, tx pgx.Tx, function declare
 	if before, existed := found.functions[function.name]; existed {
 		owner = before.owner // replacing leaves it
 	}
-	if found.owner != "" && owner != found.owner {
-		alter := fmt.Sprintf("ALTER FUNCTION %s() OWNER TO %s", s.functionName(function.name), quoteIdentifier(found.owner))
+	return s.secureFunction(ctx, tx, function.name, owner, found.owner)
+}
+
+// secureFunction gives a function of ours to the catalog's owner, if it has another one, and takes the right to execute it from
+// everybody else.
+func (s *Store) secureFunction(ctx context.Context, tx pgx.Tx, name, owner, catalogOwner string) error {
+	what := "install the function " + s.functionName(name)
+	if catalogOwner != "" && owner != catalogOwner {
+		alter := fmt.Sprintf("ALTER FUNCTION %s() OWNER TO %s", s.functionName(name), quoteIdentifier(catalogOwner))
 		if _, err := tx.Exec(ctx, alter); err != nil {
-			return translate(err, what+": give it to "+found.owner)
+			return translate(err, what+": give it to "+catalogOwner)
 		}
 	}
 	// Default privileges may have granted at once, and replacing keeps what was granted.
@@ -78,7 +85,7 @@ func (s *Store) installFunction(ctx context.Context, tx pgx.Tx, function declare
 		  FROM pg_catalog.pg_proc AS p,
 		       pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) AS a
 		 WHERE p.oid = $1::text::regprocedure
-		   AND a.grantee <> p.proowner`, s.functionName(function.name)+"()")
+		   AND a.grantee <> p.proowner`, s.functionName(name)+"()")
 	if err != nil {
 		return translate(err, what+": read its rights")
 	}
@@ -87,7 +94,7 @@ func (s *Store) installFunction(ctx context.Context, tx pgx.Tx, function declare
 		return translate(err, what+": read its rights")
 	}
 	for _, grantee := range grantees {
-		revoke := fmt.Sprintf("REVOKE ALL ON FUNCTION %s() FROM %s CASCADE", s.functionName(function.name), grantee)
+		revoke := fmt.Sprintf("REVOKE ALL ON FUNCTION %s() FROM %s CASCADE", s.functionName(name), grantee)
 		if _, err := tx.Exec(ctx, revoke); err != nil {
 			return translate(err, what+": revoke from "+grantee)
 		}
