@@ -243,7 +243,7 @@ func (b *barrier) runStep(ctx context.Context, step storage.Step) error {
 			if step.Kind == storage.StepRewritePayload {
 				return b.explainRewrite(ctx, step, err)
 			}
-			return translateUserSQL(err, stepName(step))
+			return translateStep(err, stepName(step))
 		}
 	}
 	return nil

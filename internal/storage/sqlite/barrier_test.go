@@ -87,7 +87,7 @@ func failures() map[string]struct {
 		"a second statement that fails": {
 			withSQL(version7(), "CREATE TABLE once(i INTEGER); INSERT INTO nowhere VALUES (1)"), storage.CodeInvalidSQL, "no such table: nowhere",
 		},
-		"a unique index over rows that are alike": {unique, storage.CodeInvalidSQL, "UNIQUE constraint failed"},
+		"a unique index over rows that are alike": {unique, storage.CodeInvalidSpec, "UNIQUE constraint failed"},
 		"SQL that drops a declared column": {
 			withSQL(version7(), "ALTER TABLE todos DROP COLUMN title_norm"), storage.CodeLayoutMismatch, "title_norm",
 		},

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -47,17 +46,9 @@ func (s *Store) fenceReport(ctx context.Context, q querier) (storage.FenceReport
 	if err != nil && storage.CodeOf(err) != storage.CodeFenceBroken { // that is among the findings
 		return storage.FenceReport{}, err
 	}
-	gotIn, err := countGotIn(ctx, q, objects)
-	if err != nil {
-		return storage.FenceReport{}, err
-	}
-	if gotIn > 0 {
-		findings = append(findings, storage.FenceFinding{
-			Object: "table sync_commits", Rows: gotIn, Repairable: true,
-			Problem: fmt.Sprintf("%d commits below the fence were stored since it was raised", gotIn),
-		})
-	}
-	return storage.FenceReport{MinWriterVersion: minimum, Findings: findings, GotIn: gotIn}, nil
+	report := storage.FenceReport{MinWriterVersion: minimum, Findings: findings}
+	err = addGotIn(ctx, q, objects, &report)
+	return report, err
 }
 
 func newerCatalog(protocol int) error {
@@ -189,36 +180,6 @@ func checkMarker(marker *storage.Marker, history []storage.HistoryRow) []storage
 		return nil
 	}
 	return []storage.FenceFinding{finding}
-}
-
-// countGotIn counts the commits that were stored below the fence for all since a barrier last raised it. The history has the positions of
-// the log at that moment; where there were too many partitions to note each, nothing can be counted.
-func countGotIn(ctx context.Context, q querier, objects schemaObjects) (int64, error) {
-	raise, found, err := lastRaise(ctx, q, objects)
-	if err != nil || !found || raise.MinWriterVersion < 1 || !isComplete(raise.Raised) {
-		return 0, err
-	}
-	positions, err := json.Marshal(raise.Raised)
-	if err != nil {
-		return 0, fmt.Errorf("encode the positions of the log: %w", err)
-	}
-	return countOf(ctx, q, "commits below the fence", `
-		SELECT count(*)
-		FROM sync_commits AS c
-		LEFT JOIN json_each(?) AS noted ON noted.key = c.partition
-		WHERE c.commit_seq > coalesce(noted.value, 0)
-		  AND (typeof(c.writer_version) <> 'integer' OR c.writer_version < ?)`, string(positions), raise.MinWriterVersion)
-}
-
-// lastRaise gives the history row of the barrier that last raised the fence for all.
-func lastRaise(ctx context.Context, q querier, objects schemaObjects) (last storage.HistoryRow, found bool, err error) {
-	history, err := readHistory(ctx, q, objects)
-	for _, row := range history {
-		if _, all := row.Raised[storage.AllPartitions]; all {
-			last, found = row, true
-		}
-	}
-	return last, found, err
 }
 
 // refuseWeakened refuses to go on beside a fence or guards that are not as they were installed. CodeFenceBroken names each finding.

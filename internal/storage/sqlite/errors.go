@@ -101,6 +101,16 @@ func translateUserSQL(err error, what string) error {
 	return &storage.Error{Code: code, Message: what, Err: err}
 }
 
+// translateStep is translate for a declared step that the file refuses: a unique index over rows that are alike, a column too many. The
+// SQL is ours, what it says is the user's. CodeInvalidSpec.
+func translateStep(err error, what string) error {
+	translated := translateUserSQL(err, what)
+	if storage.CodeOf(translated) != storage.CodeInvalidSQL {
+		return translated
+	}
+	return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: sqliteError(err)}
+}
+
 // sqliteError gives what SQLite said in a translated error, or the error itself.
 func sqliteError(err error) error {
 	var result *modernc.Error

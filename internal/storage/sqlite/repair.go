@@ -3,35 +3,38 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"fmt"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// RepairFence puts fence and guards back in one transaction under the write lock, and counts the commits that got in below the fence. What
-// it counted is told once: from then on the log counts from where it stands. Findings are what it found, those included that a person must
-// mend. CodeFenceBroken without a catalog, CodeNewerCatalog, CodeLockTimeout.
+// RepairFence puts fence and guards back in one transaction under the write lock, at the highest minimum that row or history say. Repaired
+// names what it put back; Findings are those that are left for a person to mend; GotIn counts the commits that were stored below the
+// fence meanwhile. CodeFenceBroken without a catalog, CodeNewerCatalog, CodeLockTimeout.
 func (s *Store) RepairFence(ctx context.Context) (report storage.FenceReport, err error) {
 	err = s.inTx(ctx, "repair the fence of "+s.path, true, func(ctx context.Context, tx *sql.Conn) error {
-		report, err = s.fenceReport(ctx, tx)
-		if err != nil || report.Intact() {
-			return err
-		}
-		report.Repaired, err = s.repair(ctx, tx, report)
+		before, err := s.fenceReport(ctx, tx)
 		if err != nil {
 			return err
 		}
-		report.MinWriterVersion, _, err = readFence(ctx, tx)
-		if storage.CodeOf(err) == storage.CodeFenceBroken { // that is among the findings
+		if before.Intact() {
+			report = before
 			return nil
 		}
+		repaired, err := repair(ctx, tx)
+		if err != nil {
+			return err
+		}
+		report, err = s.fenceReport(ctx, tx)
+		report.Repaired = repaired
 		return err
 	})
-	return report, err
+	if err != nil {
+		return storage.FenceReport{}, err
+	}
+	return report, nil
 }
 
-func (s *Store) repair(ctx context.Context, tx *sql.Conn, report storage.FenceReport) ([]string, error) {
+func repair(ctx context.Context, tx *sql.Conn) ([]string, error) {
 	objects, err := readObjects(ctx, tx)
 	if err != nil {
 		return nil, err
@@ -47,12 +50,6 @@ func (s *Store) repair(ctx context.Context, tx *sql.Conn, report storage.FenceRe
 	}
 	for _, name := range installed {
 		repaired = append(repaired, "trigger "+name)
-	}
-	if report.GotIn > 0 {
-		if err := noteRepair(ctx, tx, objects); err != nil {
-			return nil, err
-		}
-		repaired = append(repaired, fmt.Sprintf("%d commits counted", report.GotIn))
 	}
 	return repaired, nil
 }
@@ -77,25 +74,4 @@ func repairFenceRow(ctx context.Context, q querier, objects schemaObjects) ([]st
 		return nil, err
 	}
 	return []string{"row '*' of sync_writer_fence"}, nil
-}
-
-// noteRepair moves the positions from which commits below the fence are counted to where the log stands now.
-func noteRepair(ctx context.Context, q querier, objects schemaObjects) error {
-	raise, _, err := lastRaise(ctx, q, objects)
-	if err != nil {
-		return err
-	}
-	positions := map[string]int64{}
-	if err := recordPositions(ctx, q, storage.AllPartitions, positions); err != nil {
-		return err
-	}
-	text, err := json.Marshal(positions)
-	if err != nil {
-		return fmt.Errorf("encode the positions of the log: %w", err)
-	}
-	_, err = q.ExecContext(ctx, `
-		UPDATE sync_barrier_history
-		SET raised = ?
-		WHERE version = ?`, string(text), raise.Version)
-	return translate(err, "note the repair in the history")
 }
