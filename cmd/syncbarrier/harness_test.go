@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -206,16 +207,17 @@ func runProgram(t *testing.T, stdin string, args ...string) result {
 	ctx, cancel := context.WithTimeout(t.Context(), runBound)
 	defer cancel()
 	cmd := command(ctx, args...)
-	var out, errors bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errors
+	var out, failures bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &failures
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("syncbarrier %v still ran after %s:\n%s%s", args, runBound, out.String(), errors.String())
+		t.Fatalf("syncbarrier %v still ran after %s:\n%s%s", args, runBound, out.String(), failures.String())
 	}
-	if _, exited := err.(*exec.ExitError); err != nil && !exited {
+	var exited *exec.ExitError
+	if err != nil && !errors.As(err, &exited) {
 		t.Fatal(err)
 	}
-	return result{code: cmd.ProcessState.ExitCode(), out: out.String(), errors: errors.String()}
+	return result{code: cmd.ProcessState.ExitCode(), out: out.String(), errors: failures.String()}
 }
 
 // must fails the test unless the run ended with the code.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -318,7 +319,7 @@ func (s *Store) recordAbandoned(ctx context.Context, tx pgx.Tx, name string, ver
 	}
 	var text string
 	err = tx.QueryRow(ctx, s.sql(`SELECT entries FROM {schema}.sync_barrier_history WHERE version = $1::bigint`), version).Scan(&text)
-	if err == pgx.ErrNoRows {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return nil // another program brought the database to that version; the row of kind abandoned keeps the name used
 	}
 	if err != nil {

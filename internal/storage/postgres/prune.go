@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +50,7 @@ func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, fo
 			  FROM {schema}.sync_partitions
 			 WHERE partition = $1::text
 			   FOR NO KEY UPDATE`), partition).Scan(&last, &horizon)
-		if err == pgx.ErrNoRows {
+		if errors.Is(err, pgx.ErrNoRows) {
 			return nil // no log, nothing to prune
 		}
 		if err != nil {
@@ -101,7 +102,7 @@ func (s *Store) checkPrune(ctx context.Context, tx pgx.Tx, partition string, seq
 		 ORDER BY position, name
 		 LIMIT 1`), partition, seq).Scan(&name, &row, &version, &needs)
 	switch {
-	case err == pgx.ErrNoRows:
+	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
