@@ -174,9 +174,15 @@ func TestAChangeThatTakesSomethingBackFromACheckpointIsSkipped(t *testing.T) {
 func TestACheckpointMovesForward(t *testing.T) {
 	t.Parallel()
 	_, p := guardedFile(t)
-	p.exec("UPDATE sync_backfill_checkpoints SET watermark = 41 WHERE name = 'title-norm' AND owner_epoch = 3")
+	advance := "UPDATE sync_backfill_checkpoints SET watermark = 41 WHERE name = 'title-norm' AND owner_epoch = 3"
+	watermark := "SELECT watermark FROM sync_backfill_checkpoints WHERE name = 'title-norm'"
+	p.exec(advance)
+	same(t, "a watermark without a claim of ours", p.number(watermark), 40)
+	p.exec(`INSERT INTO sync_backfill_progress(checkpoint, kind, partition, owner_epoch, updated_at_ms) VALUES ('title-norm', 'claim', '*', 3, 0)`)
+	p.exec(advance)
+	same(t, "a watermark under a claim of ours", p.number(watermark), 41)
 	p.exec("UPDATE sync_backfill_checkpoints SET owner_epoch = 4, watermark = 0 WHERE name = 'title-norm'")
-	same(t, "a new claim may start lower", p.number("SELECT watermark FROM sync_backfill_checkpoints WHERE name = 'title-norm'"), 0)
+	same(t, "a new claim may start lower", p.number(watermark), 0)
 	// A checkpoint without a definition is its own program's to move and to activate, and then it is done.
 	p.exec("UPDATE sync_backfill_checkpoints SET schema_version = 8 WHERE name = 'foreign'")
 	p.exec("UPDATE sync_backfill_checkpoints SET state = 'activated' WHERE name = 'foreign'")
