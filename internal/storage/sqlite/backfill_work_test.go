@@ -153,7 +153,14 @@ func TestChangeOfATableThatNoLogShowsIsUnverifiable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			row, _ := b.claim.Row(storage.AllPartitions)
+			owner := storage.Ownership{Partition: row.Partition, Name: "fill", OwnerEpoch: row.OwnerEpoch, Token: b.claim.Token}
+			asked, err := b.store.ActivateCheckpoint(testContext(t), owner, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
 			report := b.activate(storage.AllPartitions)
+			same(t, "outcome for a program that asks", asked, report.Outcome)
 			if tt.reason == "" {
 				same(t, "reason of the tail", batch.Unverifiable, "")
 				same(t, "outcome", report.Outcome, storage.OutcomeActivated)
@@ -190,4 +197,35 @@ func TestTemporaryTablesOfABackfillGoWithItsConnection(t *testing.T) {
 	_, rows := b.finish(storage.AllPartitions)
 	same(t, "rows", rows, 25)
 	same(t, "filled", b.program.number("SELECT count(*) FROM todos WHERE filled = 1"), 25)
+}
+
+// A pause is a setting that workers see with their next batch, whichever that is.
+func TestPausedCheckpointDoesNothing(t *testing.T) {
+	b := todosBackfill(t, 20)
+	b.begin()
+	lease := b.take(0, 1)[0]
+	b.write("a", "todos", []string{"2"}, "UPDATE todos SET title = 'changed' WHERE id = 2")
+	settings := storage.Settings{Paused: true, BatchRows: 5}
+	if err := b.store.WriteSettings(testContext(t), "fill", settings); err != nil {
+		t.Fatal(err)
+	}
+	before := b.program.dump()
+	for range 2 {
+		scanned, err := b.store.ScanBatch(testContext(t), b.claim, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "batch of the scan", scanned, storage.Batch{Settings: settings})
+		tailed, err := b.store.TailBatch(testContext(t), b.claim, storage.AllPartitions, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "batch of the tail", tailed, storage.Batch{Settings: settings})
+	}
+	if b.program.dump() != before {
+		t.Error("a paused backfill changed something")
+	}
+	b.setBatch(5)
+	b.finish(storage.AllPartitions)
+	same(t, "rows not filled", b.program.number("SELECT count(*) FROM todos WHERE filled IS NULL"), 0)
 }
