@@ -153,6 +153,9 @@ func TestAPassThatProvesNothingBeginsAgain(t *testing.T) {
 			db.exec("ALTER TABLE todos ALTER COLUMN title TYPE varchar(200) USING title || '!'")
 		}, "todos", false},
 		"type of a source column": {func(db *backfillDB) { db.exec("ALTER TABLE todos ALTER COLUMN title TYPE varchar") }, "title", false},
+		"a key that may be NULL": {func(db *backfillDB) {
+			db.exec("ALTER TABLE todos DROP CONSTRAINT todos_pkey; ALTER TABLE todos ALTER COLUMN id DROP NOT NULL; ALTER TABLE todos ADD UNIQUE (id)")
+		}, "id", false},
 		"copied into another cluster": {func(db *backfillDB) {
 			db.exec(`UPDATE sync_backfill_progress SET facts = jsonb_set(facts::jsonb, '{systemIdentifier}', '"7"')::text WHERE kind = 'claim'`)
 		}, "copy", false},
@@ -206,7 +209,8 @@ func TestAColumnAddedBesideTheSourcesSpoilsNothing(t *testing.T) {
 	db := todosDB(t, 100)
 	claim := db.mustClaim(false)
 	db.scan(claim, db.mustLeases(claim))
-	db.exec("ALTER TABLE todos ADD COLUMN note text; ALTER TABLE todos ADD COLUMN size int DEFAULT 3; CREATE INDEX ON todos (title)")
+	db.exec(`ALTER TABLE todos ADD COLUMN note text; ALTER TABLE todos ADD COLUMN size int DEFAULT 3; CREATE INDEX ON todos (title);
+		ALTER TABLE todos ALTER COLUMN title SET DEFAULT 'x', ALTER COLUMN title DROP NOT NULL`)
 	db.exec("VACUUM todos")
 	db.catchUp(claim, "*")
 	db.mustActivate(claim, "*")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,7 +77,7 @@ func (s *Store) readPassFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan
 		          FROM (SELECT c.oid::regclass
 		                UNION
 		                SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) AS f(oid)),
-		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s %s', a.attnum, a.atttypid::oid, a.atttypmod)), '{}')::text
+		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s %s%s', a.attnum, a.atttypid::oid, a.atttypmod, CASE WHEN a.attnotnull THEN ' never null' END)), '{}')::text
 		          FROM pg_catalog.pg_attribute a
 		         WHERE a.attrelid = c.oid
 		           AND a.attnum > 0
@@ -94,6 +95,11 @@ func (s *Store) readPassFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan
 			return err
 		}
 		maps.DeleteFunc(all, func(column, _ string) bool { return !counting[name](column) })
+		for column, kind := range all {
+			if !plan.isKey(name, column) {
+				all[column] = strings.TrimSuffix(kind, " never null") // only of a key does it count: rows without one are passed over
+			}
+		}
 		facts.Tables[name] = tableFacts{Files: files, Columns: all}
 		return nil
 	})
@@ -125,6 +131,15 @@ func (p *backfillPlan) countingColumns() map[string]func(column string) bool {
 		}
 	}
 	return counting
+}
+
+// isKey says whether a column is in the key of the backfilled table or of a source.
+func (p *backfillPlan) isKey(table, column string) bool {
+	if table == p.table.declared.Name && slices.Contains(p.table.declared.Key(), column) {
+		return true
+	}
+	source, ok := p.source(table)
+	return ok && slices.Contains(source.table.declared.Key(), column)
 }
 
 // checkFacts compares the facts of a claim with the database. It gives the reason why the pass proves nothing, "" if it still does.

@@ -48,7 +48,7 @@ func (b *batchTx) readLeftovers(ctx context.Context, limit int) (keys [][]string
 		  FROM {schema}.sync_backfill_leftovers
 		 WHERE checkpoint = $1::text
 		   AND partition = $2::text
-		 ORDER BY row_key
+		 ORDER BY random() -- or keys that are held for long would keep the others from their turn
 		 LIMIT nullif($3::bigint, 0)`), b.claim.Name, b.partition(), int64(limit))
 	if err == nil {
 		texts, err = pgx.CollectRows(rows, pgx.RowTo[string])

@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
@@ -44,6 +46,14 @@ func (db *barrierDB) freezeWorkers() freezer {
 		END $$;
 		CREATE TRIGGER hold_worker AFTER UPDATE ON todos FOR EACH STATEMENT
 		WHEN (current_setting('application_name') = 'worker') EXECUTE FUNCTION hold_worker()`)
+	// A test that fails while a worker stands still must not leave it so.
+	db.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if _, err := db.conn.Exec(ctx, "UPDATE frozen SET yes = false"); err != nil {
+			db.t.Logf("resume the workers: %v", err)
+		}
+	})
 	return freezer{db}
 }
 

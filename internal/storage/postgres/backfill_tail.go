@@ -111,7 +111,10 @@ func (t *tail) fill(ctx context.Context, keys [][]string, batch *storage.Batch) 
 	if err := t.apply(ctx, sorted); err != nil {
 		return err
 	}
-	batch.Rows, batch.Skipped = int64(len(sorted.locked)+len(sorted.gone)), int64(len(sorted.held))
+	batch.Rows, batch.Skipped = int64(len(sorted.locked)), int64(len(sorted.held))
+	if statement := t.plan.statement(); statement != nil && statement.Remove != "" {
+		batch.Rows += int64(len(sorted.gone))
+	}
 	if batch.Skipped > 0 {
 		batch.Leftovers, err = t.countLeftovers(ctx)
 	}

@@ -38,7 +38,7 @@ func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition st
 		return err
 	}
 	options := txOptions{iso: pgx.RepeatableRead, readOnly: true, statementTimeout: verifyStatement}
-	return s.inTx(ctx, what, options, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.inTx(ctx, what, options, func(ctx context.Context, tx pgx.Tx) error {
 		closeConnection(ctx)
 		b := &batchTx{Tx: tx, store: s, plan: plan, claim: claim, row: row}
 		pending, err := b.readPending(ctx)
@@ -52,6 +52,10 @@ func (s *Store) VerifyRow(ctx context.Context, claim storage.Claim, partition st
 		}
 		return nil
 	})
+	if ended := (batchEnded{}); errors.As(err, &ended) {
+		return nil // this claim has activated the row; what its programs write since is theirs
+	}
+	return err
 }
 
 // readPending reads the keys that are still to be done in the snapshot of the transaction.
@@ -60,7 +64,7 @@ func (b *batchTx) readPending(ctx context.Context) ([][]string, error) {
 	reading := b.store.readingFacts(b.claim.Name, b.partition(), &facts)
 	// A pause is for what writes; here everything has been read when it shows.
 	var ended batchEnded
-	if err := b.begin(ctx, batchWait, reading); err != nil && !errors.As(err, &ended) {
+	if err := b.begin(ctx, batchWait, reading); err != nil && !(errors.As(err, &ended) && ended.batch.Settings.Paused) {
 		return nil, err
 	}
 	pending, err := b.readRest(ctx, facts, verifyRest)
