@@ -215,10 +215,14 @@ func asError(t testing.TB, err error) *storage.Error {
 	return e
 }
 
+// waitLimit bounds the wait for another session to get somewhere.
+const waitLimit = 30 * time.Second
+
 // waitBlocked returns once a session waits for a lock that another holds.
 func waitBlocked(t testing.TB, watcher *session, pid int) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx, cancel := context.WithTimeout(testContext(t), waitLimit)
+	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -241,7 +245,8 @@ func waitBlocked(t testing.TB, watcher *session, pid int) {
 // waitAnyBlocked returns once some session of this database whose query has the text waits for a lock.
 func waitAnyBlocked(t testing.TB, watcher *session, text string) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx, cancel := context.WithTimeout(testContext(t), waitLimit)
+	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
