@@ -290,6 +290,31 @@ func TestOfManyMigratorsOneMigrates(t *testing.T) {
 	same(t, "checkpoints", p.number("SELECT count(*) FROM sync_backfill_checkpoints"), 1)
 }
 
+func TestMigratorsOfFollowingVersionsRunEachOnceAndInOrder(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	all := []storage.Migration{{Version: 1, SQL: "CREATE TABLE ran(version INTEGER)"}}
+	for version := int64(2); version <= 5; version++ {
+		all = append(all, storage.Migration{Version: version, SQL: fmt.Sprintf("INSERT INTO ran VALUES (%d)", version)})
+	}
+	var group sync.WaitGroup
+	for _, version := range []int64{1, 2, 2, 3, 4, 5, 5} {
+		store := openStore(t, path)
+		group.Go(func() {
+			target := atVersion(version)
+			target.Migrations = all
+			_, err := ensurePatiently(testContext(t), store, target)
+			if err != nil && (storage.CodeOf(err) != storage.CodeVersionRegression || version == 5) {
+				t.Errorf("version %d: %v", version, err)
+			}
+		})
+	}
+	group.Wait()
+	p := openProgram(t, path)
+	same(t, "what ran", p.text("SELECT group_concat(version, ' ') FROM (SELECT version FROM ran ORDER BY rowid)"), "2 3 4 5")
+	same(t, "marker", p.number("SELECT schema_version FROM sync_schema_meta"), 5)
+}
+
 func TestManyFirstBarriersMeetOnANewFile(t *testing.T) {
 	t.Parallel()
 	for round := range 5 {

@@ -1,7 +1,6 @@
 -- The tables of the sync protocol in the types that its programs use on SQLite, and ours beside them. Every statement is idempotent.
 -- The column writer_version is added to an older sync_commits by code: SQLite has no ADD COLUMN IF NOT EXISTS.
 
-
 CREATE TABLE IF NOT EXISTS sync_partitions(
   partition TEXT PRIMARY KEY,
   max_commit_seq INTEGER NOT NULL DEFAULT 0,
