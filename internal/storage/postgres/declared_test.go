@@ -9,7 +9,7 @@ import (
 
 // TestTheSQLFilesAreReadWhole: a statement that the patterns do not match would be installed by nobody.
 func TestTheSQLFilesAreReadWhole(t *testing.T) {
-	text := fenceSQL + guardsSQL
+	text := fenceSQL + guardsSQL + captureSQL
 	if n := strings.Count(text, "CREATE OR REPLACE FUNCTION"); n != len(declaredFunctions) || n == 0 {
 		t.Errorf("%d functions are written, %d are read", n, len(declaredFunctions))
 	}
@@ -68,6 +68,7 @@ func TestTriggersAreReadAsTheyAreWritten(t *testing.T) {
 		"syncbarrier_guard_partition_truncate":  "sync_partitions syncbarrier_guard_partition 34 [] ",
 		"syncbarrier_guard_checkpoint":          "sync_backfill_checkpoints syncbarrier_guard_checkpoint 31 [] ",
 		"syncbarrier_guard_checkpoint_truncate": "sync_backfill_checkpoints syncbarrier_guard_checkpoint 34 [] ",
+		"syncbarrier_guard_definition":          "sync_backfill_definitions syncbarrier_guard_definition 5 [] ",
 		"syncbarrier_guard_commits":             "sync_commits syncbarrier_guard_log 11 [] starts_withold.partition,'capture:'",
 		"syncbarrier_guard_changes":             "sync_changes syncbarrier_guard_log 11 [] starts_withold.partition,'capture:'",
 	}

@@ -251,6 +251,31 @@ BEFORE TRUNCATE ON {schema}.sync_backfill_checkpoints
 FOR EACH STATEMENT
 EXECUTE FUNCTION {schema}.syncbarrier_guard_checkpoint();
 
+-- A definition takes over rows that another program declared before. A transaction of that program with an older snapshot does not see the
+-- definition and would activate without proof; that its rows are updated here makes it fail instead (40001).
+CREATE OR REPLACE FUNCTION {schema}.syncbarrier_guard_definition()
+RETURNS trigger
+LANGUAGE plpgsql
+VOLATILE
+SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $syncbarrier$
+#variable_conflict use_column
+BEGIN
+  UPDATE {schema}.sync_backfill_checkpoints AS c
+     SET updated_at_ms = c.updated_at_ms
+   WHERE c.name = NEW.name
+     AND c.state <> 'activated';
+  RETURN NULL;
+END
+$syncbarrier$;
+
+CREATE OR REPLACE TRIGGER syncbarrier_guard_definition
+AFTER INSERT ON {schema}.sync_backfill_definitions
+FOR EACH ROW
+EXECUTE FUNCTION {schema}.syncbarrier_guard_definition();
+
 -- The log of a captured partition has gaps by its nature, so a row that was deleted is never missed. It goes only at or below the horizon,
 -- which is moved first and tells every reader that the log no longer answers.
 CREATE OR REPLACE FUNCTION {schema}.syncbarrier_guard_log()

@@ -294,6 +294,30 @@ func TestAProofOfAnotherTransactionDoesNotActivate(t *testing.T) {
 	ours.run("ROLLBACK")
 }
 
+// TestATransactionFromBeforeTheDefinitionDoesNotActivateWithoutProof: it does not see that the checkpoint became ours.
+func TestATransactionFromBeforeTheDefinitionDoesNotActivateWithoutProof(t *testing.T) {
+	for _, iso := range isolationLevels {
+		t.Run(string(iso), func(t *testing.T) {
+			_, dsn := newCatalog(t)
+			ours, theirs := connect(t, dsn), connect(t, dsn)
+			ours.run("INSERT INTO " + checkpointInto + " VALUES ('p', 'c', 7, 'backfilling', 100, 5, 0)")
+			theirs.run("BEGIN ISOLATION LEVEL " + string(iso))
+			theirs.run("SELECT count(*) FROM sync_backfill_definitions")
+			define(ours, "c")
+			err := theirs.try("UPDATE sync_backfill_checkpoints SET state = 'activated' WHERE partition = 'p' AND owner_epoch = 5")
+			if state := stateOf(err); err != nil && state != "40001" {
+				t.Errorf("got %v", err)
+			}
+			if err == nil {
+				theirs.run("COMMIT")
+			}
+			if state := value[string](ours, "SELECT state FROM sync_backfill_checkpoints"); state != "backfilling" {
+				t.Errorf("the row is %s", state)
+			}
+		})
+	}
+}
+
 func TestCheckpointsAreInsertedAsTheyMay(t *testing.T) {
 	_, dsn := newCatalog(t)
 	program := connect(t, dsn)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,32 @@ func TestAKilledSessionIsALostConnection(t *testing.T) {
 		return err
 	})
 	expectCode(t, err, storage.CodeConnectionLost)
+}
+
+// TestTheLocksOfALostClientGoAway: the client is gone without a word in the middle of a long statement.
+func TestTheLocksOfALostClientGoAway(t *testing.T) {
+	dsn := testdb.Postgres(t)
+	watcher := connect(t, dsn)
+	watcher.run("CREATE TABLE t()")
+	store := openStore(t, Config{URL: dsn})
+	sockets, done := make(chan net.Conn, 1), make(chan error, 1)
+	go func() {
+		done <- store.inTx(testContext(t), "hold", txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+			sockets <- tx.Conn().PgConn().Conn()
+			_, err := tx.Exec(ctx, "LOCK TABLE t; SELECT pg_sleep(60)")
+			return err
+		})
+	}()
+	waitFor(t, watcher, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 't'::regclass)")
+	if err := (<-sockets).Close(); err != nil {
+		t.Fatal(err)
+	}
+	expectCode(t, <-done, storage.CodeConnectionLost)
+	started := time.Now()
+	waitFor(t, watcher, "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE relation = 't'::regclass)")
+	if took := time.Since(started); took > 3*connectionCheck {
+		t.Errorf("it took %s", took)
+	}
 }
 
 func TestAConnectionLostDuringCOMMITIsUnknown(t *testing.T) {
