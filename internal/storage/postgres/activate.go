@@ -46,6 +46,7 @@ type rowActivation struct {
 	watermark int64 // up to which the caller says that every change is reflected
 	plan      *backfillPlan
 	version   int64
+	stored    int64  // up to which the row itself says so
 	began     int64  // position of the log when the pass began
 	facts     string // what was true then
 }
@@ -96,7 +97,7 @@ func (a *rowActivation) read(ctx context.Context) error {
 		return err
 	}
 	var state storage.State
-	var epoch, stored int64
+	var epoch int64
 	var token string
 	err = a.QueryRow(ctx, a.store.sql(`
 		SELECT c.schema_version, c.state, c.owner_epoch, c.watermark, coalesce(k.claim_token, ''), coalesce(k.position, 0), coalesce(k.facts, '{}')
@@ -109,7 +110,7 @@ func (a *rowActivation) read(ctx context.Context) error {
 		   AND k.owner_epoch = c.owner_epoch
 		 WHERE c.name = $1::text
 		   AND c.partition = $2::text`), a.owner.Name, a.owner.Partition).
-		Scan(&a.version, &state, &epoch, &stored, &token, &a.began, &a.facts)
+		Scan(&a.version, &state, &epoch, &a.stored, &token, &a.began, &a.facts)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return storage.Refuse(storage.CodeCheckpointNotDeclared, "no checkpoint %q is declared in partition %q", a.owner.Name, a.owner.Partition)
@@ -124,7 +125,7 @@ func (a *rowActivation) read(ctx context.Context) error {
 		a.plan, err = a.store.readExternalPlan(ctx, a.Tx, definition)
 		return err
 	}
-	a.watermark = stored // the tail's own position, not the caller's word
+	a.watermark = a.stored // the tail's own position, not the caller's word
 	a.plan, err = a.store.readPlan(ctx, a.Tx, a.owner.Name)
 	return err
 }
@@ -191,6 +192,15 @@ func (a *rowActivation) checkCoverage(ctx context.Context) error {
 		return err
 	}
 	if epoch != noted.LogEpoch {
+		return activationEnded{Outcome: storage.OutcomeUnverifiable}
+	}
+	// Above the position that the row itself has, the log must still answer: what was pruned by force, or lost, before the program had said
+	// that it is reflected, may never have been read.
+	known, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.sourceTables(), a.stored, a.began)
+	if err != nil {
+		return err
+	}
+	if known.Verdict == storage.Unverifiable {
 		return activationEnded{Outcome: storage.OutcomeUnverifiable}
 	}
 	coverage, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.sourceTables(), a.watermark, a.began)

@@ -293,6 +293,11 @@ func (c *claiming) noteFacts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !c.plan.definition.Checkpoint.Backfill.External() {
+		if now.Rows, err = c.store.estimatePass(ctx, c, c.plan); err != nil {
+			return err
+		}
+	}
 	epochs, err := c.logEpochs(ctx)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ type passFacts struct {
 	System   string                `json:"systemIdentifier,omitempty"`
 	Tables   map[string]tableFacts `json:"tables,omitempty"`
 	Restarts int                   `json:"restarts,omitempty"`
+	Rows     int64                 `json:"rows,omitempty"` // of all partitions of the checkpoint, estimated; later the pass itself spoils the estimate
 }
 
 // tableFacts is the fingerprint of a table: TRUNCATE, a rewrite, ATTACH and DETACH change its files, and none of them is in the log.

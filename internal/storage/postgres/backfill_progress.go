@@ -46,11 +46,12 @@ func (s *Store) progressIn(ctx context.Context, tx pgx.Tx, name string) (storage
 
 type progressReader struct {
 	pgx.Tx
-	store    *Store
-	name     string
-	progress storage.CheckpointProgress
-	plan     *backfillPlan // nil where SQL of ours has no part, or its table is gone
-	changed  map[string]string
+	store     *Store
+	name      string
+	progress  storage.CheckpointProgress
+	plan      *backfillPlan     // nil where SQL of ours has no part, or its table is gone
+	changed   map[string]string // facts of claims: in what they hold no more
+	estimated int64             // rows, as the pass noted when it began
 }
 
 func (r *progressReader) rows(ctx context.Context) error {
@@ -119,6 +120,7 @@ func (r *progressReader) work(ctx context.Context) error {
 		}
 		facts, err := decodeFacts(text)
 		p.Restarts = max(p.Restarts, facts.Restarts)
+		r.estimated = max(r.estimated, facts.Rows)
 		if facts.begun() {
 			r.changed[text] = ""
 		}
@@ -279,11 +281,11 @@ func (r *progressReader) unverifiable(ctx context.Context) error {
 	return nil
 }
 
-// estimate asks the planner how many rows there are to do.
+// estimate gives how many rows there are to do: as the pass noted, and before the first one as the planner thinks.
 func (r *progressReader) estimate(ctx context.Context) (err error) {
 	p := &r.progress
-	p.RowsEstimated = p.RowsDone
-	if p.Definition.Hash == "" || p.Definition.Checkpoint.Backfill.External() {
+	p.RowsEstimated = max(p.RowsDone, r.estimated)
+	if r.estimated > 0 || p.Definition.Hash == "" || p.Definition.Checkpoint.Backfill.External() {
 		return nil
 	}
 	if r.plan == nil {
@@ -295,16 +297,7 @@ func (r *progressReader) estimate(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	t := r.plan.table
-	sql := "SELECT FROM " + t.sql
-	if listed := p.Definition.Checkpoint.Partitions; len(listed) > 0 && t.partition != "" {
-		quoted := make([]string, len(listed))
-		for i, partition := range listed {
-			quoted[i] = quoteLiteral(partition)
-		}
-		sql += fmt.Sprintf(" WHERE %s IN (%s)", t.partition, strings.Join(quoted, ", "))
-	}
-	rows, err := estimate(ctx, r, sql, t.declared.Name)
+	rows, err := r.store.estimatePass(ctx, r, r.plan)
 	p.RowsEstimated = max(p.RowsDone, rows)
 	return err
 }

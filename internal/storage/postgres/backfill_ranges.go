@@ -29,7 +29,7 @@ type keyRange struct {
 // cutRanges cuts the rows of each partition into ranges of about the same size, in the order of the key. The boundaries come
 // from a sample of pages. They only share the work out: the outermost ranges have no bounds, so every row is in one.
 func (s *Store) cutRanges(ctx context.Context, tx pgx.Tx, plan *backfillPlan, partitions []string) ([]keyRange, error) {
-	estimated, err := estimateRows(ctx, tx, plan.table)
+	estimated, err := estimateRows(ctx, tx, plan.table, "true")
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +74,26 @@ func cutAt(partition string, sample [][]string, count int) []keyRange {
 	return append(ranges, keyRange{partition: partition, lower: lower})
 }
 
-// estimateRows asks the planner how many rows a table has. It knows the table's size today, also if it was never analyzed.
-func estimateRows(ctx context.Context, q querier, table keyTable) (int64, error) {
-	return estimate(ctx, q, fmt.Sprintf("SELECT FROM %s", table.sql), table.declared.Name)
+// estimatePass estimates how many rows a pass goes over.
+func (s *Store) estimatePass(ctx context.Context, q querier, plan *backfillPlan) (int64, error) {
+	t, listed := plan.table, plan.definition.Checkpoint.Partitions
+	if len(listed) == 0 || t.partition == "" {
+		return estimateRows(ctx, q, t, "true")
+	}
+	quoted := make([]string, len(listed))
+	for i, partition := range listed {
+		quoted[i] = quoteLiteral(partition)
+	}
+	return estimateRows(ctx, q, t, fmt.Sprintf("%s IN (%s)", t.partition, strings.Join(quoted, ", ")))
 }
 
-func estimate(ctx context.Context, q querier, sql, table string) (int64, error) {
+// estimateRows asks the planner how many rows of a table fulfil a condition. It knows the table's size today, also if it was never
+// analyzed.
+func estimateRows(ctx context.Context, q querier, table keyTable, condition string) (int64, error) {
+	what := fmt.Sprintf("estimate the rows of table %q", table.declared.Name)
 	var text string
-	if err := q.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+sql).Scan(&text); err != nil {
-		return 0, fmt.Errorf("estimate the rows of table %q: %w", table, err)
+	if err := q.QueryRow(ctx, fmt.Sprintf("EXPLAIN (FORMAT JSON) SELECT FROM %s WHERE %s", table.sql, condition)).Scan(&text); err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
 	}
 	var plans []struct {
 		Plan struct {
@@ -90,7 +101,7 @@ func estimate(ctx context.Context, q querier, sql, table string) (int64, error) 
 		}
 	}
 	if err := json.Unmarshal([]byte(text), &plans); err != nil || len(plans) != 1 {
-		return 0, fmt.Errorf("estimate the rows of table %q: the plan cannot be read: %w", table, err)
+		return 0, fmt.Errorf("%s: the plan cannot be read: %w", what, err)
 	}
 	return int64(plans[0].Plan.Rows), nil
 }

@@ -279,12 +279,12 @@ func newCutProxy(t *testing.T, server string, deliver bool) *cutProxy {
 }
 
 func (p *cutProxy) serve(client net.Conn) {
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	server, err := net.Dial("tcp", p.server)
 	if err != nil {
 		return
 	}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	var silent atomic.Bool
 	answered := make(chan struct{})
 	go func() {

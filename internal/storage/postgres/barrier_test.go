@@ -118,6 +118,7 @@ func TestAppendedColumnsRewriteEveryPayloadOnce(t *testing.T) {
 		stored    string
 		rewritten string
 	}{
+		{old: 3, now: 5, stored: "03aabb", rewritten: "1baabb"},
 		{old: 3, now: 8, stored: "03aabb", rewritten: "fbaabb"},
 		{old: 3, now: 9, stored: "03aabb", rewritten: "fb01aabb"},
 		{old: 8, now: 9, stored: "00cc", rewritten: "0001cc"},

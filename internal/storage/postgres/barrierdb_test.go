@@ -167,12 +167,6 @@ func (db *barrierDB) waiting(table string) bool {
 	return db.text(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = to_regclass($1)`, table) != "0"
 }
 
-// backends counts the sessions of our stores on this database that are in a transaction.
-func (db *barrierDB) marker() string {
-	db.t.Helper()
-	return db.text("SELECT max(schema_version) FROM " + db.store.schema + ".sync_schema_meta")
-}
-
 // Declarations that many tests use.
 
 func plainTodos(extra ...storage.Column) storage.Table {

@@ -115,7 +115,7 @@ func normaliseCondition(condition string) string {
 func revisionOf(texts ...string) string {
 	hash := sha256.New()
 	for _, text := range texts {
-		fmt.Fprintf(hash, "%d:%s", len(text), text)
+		_, _ = fmt.Fprintf(hash, "%d:%s", len(text), text)
 	}
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }

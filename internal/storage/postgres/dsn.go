@@ -216,7 +216,7 @@ func parseWithoutService(text string) (*pgxpool.Config, error) {
 		if err := os.Unsetenv(variable); err != nil {
 			return nil, err
 		}
-		defer os.Setenv(variable, value)
+		defer func() { _ = os.Setenv(variable, value) }() // it was set, so it can be
 	}
 	return pgxpool.ParseConfig(text)
 }

@@ -149,7 +149,6 @@ func TestOpenCheckpointsAreReadWithWhatTheTargetLeavesOutFirst(t *testing.T) {
 	if len(facts.Open) != 1 || len(facts.Open[0].Partitions) != 1000 || facts.Open[0].Partitions[0] != "p1500" || !facts.Known["norm"].Open {
 		t.Errorf("open %d, first %q", len(facts.Open), facts.Open[0].Partitions[0])
 	}
-	db.refuses(listed, storage.CodeCheckpointIncomplete, `"norm"`, `"p1500"`)
 	t.Run("and names without a definition are known", func(t *testing.T) {
 		db.exec(`INSERT INTO sync_backfill_checkpoints(partition, name, schema_version, state, updated_at_ms) VALUES ('q', 'theirs', 5, 'activated', 0), ('r', 'theirs', 5, 'activated', 0)`)
 		facts, err := db.store.readFacts(db.ctx, db.conn, listed, nil)

@@ -98,7 +98,7 @@ func TestAServerThatDoesNotAnswerIsGivenUpWithinItsBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	started := time.Now()
 	_, err = Open(testContext(t), Config{URL: "postgres://u:p@" + listener.Addr().String() + "/app?sslmode=disable"})
 	expectCode(t, err, storage.CodeConnectionLost)

@@ -12,6 +12,8 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
+var _ storage.Store = (*Store)(nil)
+
 // Store is one schema of a PostgreSQL database that carries a barrier. Open makes it.
 type Store struct {
 	pool       *pgxpool.Pool

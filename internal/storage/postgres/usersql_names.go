@@ -59,19 +59,3 @@ func changesTables(tokens []token, i int) bool {
 	}
 	return i > 0 && (tokens[i-1].is("create") || tokens[i-1].is("replace"))
 }
-
-// transactionStatement finds a statement at the outermost level that would begin, end or split a transaction.
-func transactionStatement(sql string) string {
-	starts := true
-	for _, t := range tokenize(sql) {
-		if starts && t.kind == tokenWord && transactionWords[t.text] {
-			return t.text
-		}
-		starts = t.is(";")
-	}
-	return ""
-}
-
-var transactionWords = map[string]bool{
-	"begin": true, "start": true, "commit": true, "end": true, "rollback": true, "abort": true, "savepoint": true, "release": true,
-}

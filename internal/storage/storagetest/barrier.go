@@ -204,7 +204,7 @@ func barrierDrift(f *fixture) {
 	f.apply(version1())
 	target := version1()
 	target.Migrations = []storage.Migration{{Version: 1, SQL: "SELECT 1"}}
-	f.refuse(target, storage.CodeContentDrift)
+	_ = f.refuse(target, storage.CodeContentDrift)
 	same(f, "outcome of what was applied", f.apply(version1()).Outcome, storage.Agreed)
 }
 

@@ -307,7 +307,7 @@ func abandonOpensGate(f *fixture) {
 	same(f, "moved", moved, false)
 	_, err = f.store.ReadDefinition(f.ctx, "title-norm")
 	f.wantCode(err, storage.CodeCheckpointNotDeclared)
-	f.refuse(next(version2(titleNorm(3, "a"))), storage.CodeContentDrift)
+	_ = f.refuse(next(version2(titleNorm(3, "a"))), storage.CodeContentDrift)
 	same(f, "outcome of the same target", f.apply(version2(titleNorm(2, "a", "b"))).Outcome, storage.Agreed)
 	f.wantGate(2, storage.GateOpen)
 	f.wantCode(f.oldWriter("a", 1), storage.CodeWriterFenceRejected)

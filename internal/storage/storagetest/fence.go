@@ -120,7 +120,7 @@ func fenceExplicit(f *fixture) {
 	f.wantMessage(err, "minWriterVersion")
 	below := version2(titleNorm(2))
 	below.MinWriterVersion = minimum(1)
-	f.refuse(below, storage.CodeInvalidSpec)
+	_ = f.refuse(below, storage.CodeInvalidSpec)
 	exact := version2()
 	exact.MinWriterVersion = minimum(2)
 	f.apply(exact)
@@ -175,7 +175,7 @@ func fenceRepair(f *fixture) {
 	if report.Intact() {
 		f.Fatal("a fence that is gone has no findings")
 	}
-	f.refuse(next(version2(titleNorm(2))), storage.CodeFenceBroken)
+	_ = f.refuse(next(version2(titleNorm(2))), storage.CodeFenceBroken)
 
 	report, err = f.store.RepairFence(f.ctx)
 	f.must(err, "repair the fence")

@@ -105,7 +105,7 @@ func layoutsAppendOnly(f *fixture) {
 		}
 	}
 	required := notes(nullable("body", storage.TypeString), storage.Column{Name: "must", Type: storage.TypeString})
-	f.refuse(storage.Target{Version: 2, Tables: []storage.Table{required}, Owner: owner}, storage.CodeInvalidSpec)
+	_ = f.refuse(storage.Target{Version: 2, Tables: []storage.Table{required}, Owner: owner}, storage.CodeInvalidSpec)
 }
 
 func layoutsRetire(f *fixture) {

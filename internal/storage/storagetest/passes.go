@@ -101,16 +101,6 @@ func (f *fixture) attempt(claim storage.Claim, activation storage.Activation) (r
 	return report
 }
 
-// pass claims a checkpoint and does all of it.
-func (f *fixture) pass(name string) {
-	f.Helper()
-	claim := f.claimAll(name)
-	f.scan(claim)
-	for _, row := range claim.Rows {
-		same(f, "outcome of "+name, f.finish(claim, row.Partition).Outcome, storage.OutcomeActivated)
-	}
-}
-
 const wrongTitles = "SELECT count(*) FROM todos WHERE (title_norm IS NULL OR title_norm <> lower(title))"
 
 // derived compares all of title_norm with its definition.
