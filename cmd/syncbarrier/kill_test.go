@@ -140,10 +140,13 @@ func TestSignalsEndTheProgramCleanly(t *testing.T) {
 				if err := cmd.Process.Signal(c.signal); err != nil {
 					t.Fatal(err)
 				}
-				exited := make(chan error, 1)
-				go func() { exited <- cmd.Wait() }()
+				exited := make(chan struct{})
+				go func() {
+					_ = cmd.Wait() // its exit code is read below
+					close(exited)
+				}()
 				select {
-				case <-exited: // its exit code is read below
+				case <-exited:
 				case <-time.After(15 * time.Second):
 					_ = cmd.Process.Kill() // the test fails either way
 					t.Fatal("it still runs 15 s after the signal")
