@@ -112,6 +112,10 @@ func readFurthest(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgre
 		return err
 	}
 	w := &work{tx: tx, definition: p.Definition}
+	now, err := readPassFacts(ctx, tx, p.Definition)
+	if err != nil {
+		return err
+	}
 	type distant struct {
 		storage.BehindRow
 		distance int64
@@ -122,7 +126,7 @@ func readFurthest(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgre
 			Partition: row.Partition, State: row.State, Watermark: row.Watermark, OwnerEpoch: row.OwnerEpoch,
 		}}
 		if row.before != nil && p.Definition.Hash != "" {
-			if d.Verdict, d.distance, err = w.judge(ctx, owned{CheckpointRow: row.CheckpointRow, facts: *row.before}); err != nil {
+			if d.Verdict, d.distance, err = w.judge(ctx, owned{CheckpointRow: row.CheckpointRow, facts: *row.before}, now); err != nil {
 				return err
 			}
 		}
@@ -139,10 +143,9 @@ func readFurthest(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgre
 }
 
 // judge says whether the log answers for an open row, and how many commits it has not read.
-func (w *work) judge(ctx context.Context, row owned) (verdict storage.Verdict, distance int64, err error) {
-	reason, err := w.changedSince(ctx, row)
-	if err != nil || reason != "" {
-		return storage.Unverifiable, 0, err
+func (w *work) judge(ctx context.Context, row owned, now passFacts) (verdict storage.Verdict, distance int64, err error) {
+	if row.facts.difference(now) != "" {
+		return storage.Unverifiable, 0, nil
 	}
 	found, reason, err := w.readBehind(ctx, row, 0)
 	if err != nil || reason != "" {
