@@ -238,7 +238,9 @@ func (t *barrierTx) declare(ctx context.Context, decision storage.Decision) erro
 	if err != nil {
 		return err
 	}
+	triedSQL := false
 	for _, c := range decision.Declare {
+		triedSQL = triedSQL || !c.Backfill.External()
 		if err := t.store.declareRows(ctx, t.tx, c, t.target.Tables); err != nil {
 			return err
 		}
@@ -247,6 +249,9 @@ func (t *barrierTx) declare(ctx context.Context, decision storage.Decision) erro
 		}
 	}
 	t.result.CloseConnection = true
+	if !triedSQL {
+		return nil
+	}
 	return t.store.resetAfterUserSQL(ctx, t.tx, prepared, t.limits)
 }
 

@@ -84,19 +84,10 @@ func lineAt(text string, character int) int {
 // resetAfterUserSQL puts the session back: role, settings, what was prepared, opened or locked in it, and temporary objects. Closing our
 // connection would not do: behind a pooler the server's goes on to somebody else.
 func (s *Store) resetAfterUserSQL(ctx context.Context, tx pgx.Tx, prepared []string, limits string) error {
-	for _, statement := range []string{
-		"RESET SESSION AUTHORIZATION",
-		"RESET ROLE",
-		"RESET ALL",
-		limits + s.pinnedSQL(),
-		"SELECT pg_advisory_unlock_all()",
-		"CLOSE ALL",
-		"UNLISTEN *",
-		"DISCARD TEMP",
-	} {
-		if _, err := tx.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("reset the session after the user's SQL: %s: %w", statement, err)
-		}
+	reset := "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL;" + limits + s.pinnedSQL() +
+		"; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
+	if _, err := tx.Exec(ctx, reset); err != nil { // in one round trip: the locks are held
+		return fmt.Errorf("reset the session after the user's SQL: %w", err)
 	}
 	now, err := preparedNames(ctx, tx)
 	if err != nil {
