@@ -52,6 +52,9 @@ func (w *worker) scan(ctx context.Context, lease storage.Lease) error {
 		if err != nil {
 			return err
 		}
+		if batch.Unverifiable != "" {
+			return w.unverifiable(lease.Partition, batch.Unverifiable)
+		}
 		w.rows += batch.Rows
 		w.report(Event{Kind: EventScanned, Checkpoint: w.claim.Name, Partition: lease.Partition, Rows: w.rows})
 		lease.Done = batch.Done
@@ -125,12 +128,16 @@ func (w *worker) finish(ctx context.Context, partition string) error {
 		case err == nil && report.Outcome == storage.OutcomeLost:
 			return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q, partition %q: another claim owns it now", w.claim.Name, partition)
 		case err == nil && report.Outcome == storage.OutcomeUnverifiable:
-			return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", w.claim.Name, partition, report.Reason)
+			return w.unverifiable(partition, report.Reason)
 		}
 		if err := attempt.failed(ctx, w, partition, report, err); err != nil {
 			return err
 		}
 	}
+}
+
+func (w *worker) unverifiable(partition, reason string) error {
+	return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", w.claim.Name, partition, reason)
 }
 
 // catchUp reads the log until a batch finds nothing more, and tries the leftovers once.
@@ -141,7 +148,7 @@ func (w *worker) catchUp(ctx context.Context, partition string) error {
 			return err
 		}
 		if batch.Unverifiable != "" {
-			return storage.Refuse(storage.CodeUnverifiable, "checkpoint %q, partition %q: %s", w.claim.Name, partition, batch.Unverifiable)
+			return w.unverifiable(partition, batch.Unverifiable)
 		}
 		w.rows += batch.Rows
 		w.report(Event{Kind: EventTailed, Checkpoint: w.claim.Name, Partition: partition, Rows: w.rows})

@@ -86,7 +86,13 @@ func (p *Program) runBackfill(ctx context.Context, s *session, name string, run 
 	if err != nil {
 		return err
 	}
-	shown := p.newProgress(name, progress)
+	shown := p.newProgress(name, progress, func() int64 {
+		now, err := s.store.ReadProgress(ctx, name)
+		if err != nil {
+			return 0 // only the end of the bar is lost; the run itself meets the error
+		}
+		return estimated(now)
+	})
 	defer shown.end()
 	runner := &backfill.Runner{Store: s.store, Clock: p.Clock, Report: shown.event}
 	if err := run(runner); err != nil {

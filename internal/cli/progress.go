@@ -14,28 +14,29 @@ import (
 
 // progress shows a backfill: a bar with rows, rate and time left on a terminal, else a plain line every few seconds.
 type progress struct {
-	program *Program
-	name    string
-	before  int64 // rows that were done when this run began
-	total   int64
-	rows    int64
-	started time.Time
-	shown   time.Time
-	bar     *progressbar.ProgressBar
+	program  *Program
+	name     string
+	estimate func() int64 // rows there are, once the work is cut; nil when it was asked
+	before   int64        // rows that were done when this run began
+	total    int64
+	rows     int64
+	started  time.Time
+	shown    time.Time
+	bar      *progressbar.ProgressBar
 }
 
 // lineEvery is the pause between two plain lines.
 const lineEvery = 5 * time.Second
 
-func (p *Program) newProgress(name string, now storage.CheckpointProgress) *progress {
-	s := &progress{program: p, name: name, before: now.RowsDone, total: estimated(now), started: p.Clock.Now(), shown: p.Clock.Now()}
+func (p *Program) newProgress(name string, now storage.CheckpointProgress, estimate func() int64) *progress {
+	s := &progress{program: p, name: name, estimate: estimate, before: now.RowsDone, total: estimated(now), started: p.Clock.Now(), shown: p.Clock.Now()}
 	if !p.json() && isTerminal(p.Err) {
 		s.bar = progressbar.NewOptions64(s.total,
 			progressbar.OptionSetWriter(p.Err), progressbar.OptionSetDescription("backfill "+name),
 			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 			progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 	} else {
-		p.say("backfill %s: %d of about %d rows done", name, now.RowsDone, s.total)
+		p.say("backfill %s: %d rows are done", name, now.RowsDone)
 	}
 	return s
 }
@@ -62,6 +63,13 @@ func (s *progress) event(e backfill.Event) {
 }
 
 func (s *progress) moved(e backfill.Event) {
+	if s.estimate != nil { // the first claim cuts the work and counts it; before there was nothing to show
+		s.total = max(s.total, s.estimate())
+		s.estimate = nil
+		if s.bar != nil {
+			s.bar.ChangeMax64(s.total)
+		}
+	}
 	s.rows = max(s.rows, e.Rows)
 	done := s.before + s.rows
 	if s.bar != nil {
