@@ -224,25 +224,42 @@ func TestAKilledSessionIsALostConnection(t *testing.T) {
 	expectCode(t, err, storage.CodeConnectionLost)
 }
 
-// TestTheLocksOfALostClientGoAway: the client is gone without a word in the middle of a long statement.
+// TestTheLocksOfALostClientGoAway: the client is gone without a word in the middle of a long statement, and sends no request to cancel it
+// either, which the driver would do.
 func TestTheLocksOfALostClientGoAway(t *testing.T) {
 	dsn := testdb.Postgres(t)
 	watcher := connect(t, dsn)
 	watcher.run("CREATE TABLE t()")
 	store := openStore(t, Config{URL: dsn})
-	sockets, done := make(chan net.Conn, 1), make(chan error, 1)
-	go func() {
-		done <- store.inTx(testContext(t), "hold", txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
-			sockets <- tx.Conn().PgConn().Conn()
-			_, err := tx.Exec(ctx, "LOCK TABLE t; SELECT pg_sleep(60)")
-			return err
-		})
-	}()
-	waitFor(t, watcher, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 't'::regclass)")
-	if err := (<-sockets).Close(); err != nil {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
 		t.Fatal(err)
 	}
-	expectCode(t, <-done, storage.CodeConnectionLost)
+	var socket net.Conn
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if socket != nil {
+			return nil, errors.New("the client is gone")
+		}
+		var err error
+		socket, err = dial(ctx, network, address)
+		return socket, err
+	}
+	lost, err := pgx.ConnectConfig(testContext(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := lost.Exec(testContext(t), store.beginSQL(txOptions{})+"; LOCK TABLE t; SELECT pg_sleep(60)")
+		done <- err
+	}()
+	waitFor(t, watcher, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 't'::regclass)")
+	if err := socket.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the statement ended well")
+	}
 	started := time.Now()
 	waitFor(t, watcher, "SELECT NOT EXISTS (SELECT FROM pg_locks WHERE relation = 't'::regclass)")
 	if took := time.Since(started); took > 3*connectionCheck {
