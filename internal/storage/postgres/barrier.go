@@ -72,7 +72,7 @@ func (b *barrier) prepare(ctx context.Context) (view, error) {
 	}
 	err = b.store.inTx(ctx, "install the catalog", txOptions{lockTimeout: b.timeout}, b.store.ensureCatalog)
 	if err != nil {
-		return view{}, b.store.namingBlockers(ctx, err)
+		return view{}, b.store.explainLock(ctx, err, b.timeout)
 	}
 	if seen.facts.Protocol != storage.CatalogProtocol || seen.fence != nil { // it was missing, or of another revision
 		if seen, err = b.look(ctx); err != nil {
@@ -173,7 +173,7 @@ func (b *barrier) carryOut(ctx context.Context, seen view) (storage.BarrierResul
 		return run.run(ctx, seen)
 	})
 	if err != nil {
-		return storage.BarrierResult{}, b.store.namingBlockers(ctx, b.store.refusedLock(err, b.timeout))
+		return storage.BarrierResult{}, b.store.explainLock(ctx, err, b.timeout)
 	}
 	run.result.LockHold = time.Since(run.locked)
 	if seen.note != "" {

@@ -197,3 +197,29 @@ func TestMigratorsOfFollowingVersions(t *testing.T) {
 	db.wantText("5", "SELECT schema_version FROM sync_schema_meta")
 	db.wantText("1", "SELECT count(DISTINCT version) FROM sync_barrier_history WHERE version = 5")
 }
+
+// After a failover the pool still holds connections to a server that takes no writes any more.
+func TestAServerThatTakesNoWritesForAWhileIsWaitedOut(t *testing.T) {
+	server := testdb.PostgresServer(t, testdb.ServerOptions{})
+	db := newBarrierDB(t, Config{URL: server.Database(t)})
+	db.mustApply(target(5, plainTodos()))
+	set := func(value string) {
+		t.Helper()
+		db.exec("ALTER SYSTEM SET default_transaction_read_only = " + value)
+		db.exec("SELECT pg_reload_conf()")
+		db.eventually("the server has read its settings", func() bool {
+			return db.text("SELECT setting FROM pg_settings WHERE name = 'default_transaction_read_only'") == value
+		})
+	}
+	set("on")
+	_, err := db.once(target(6, plainTodos(titleNorm)))
+	wantRefusal(t, err, storage.CodeReadOnly)
+	if !storage.ClassOf(err).Retryable() {
+		t.Error("it is not tried again")
+	}
+	db.wantText("5", "SELECT schema_version FROM sync_schema_meta")
+	set("off")
+	if _, err := db.once(target(6, plainTodos(titleNorm))); err != nil {
+		t.Errorf("once it takes writes again: %v", err)
+	}
+}

@@ -386,3 +386,81 @@ func TestOnlyTheFirstLockIsWaitedFor(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// V holds the second table for long, W holds the third and asks for the first. A barrier that held the first and waited for the second would
+// make W a deadlock victim: W began to wait before the barrier did, so W looks for the deadlock first.
+func TestAWriterIsNotTheVictimOfABarrierThatMeetsAnother(t *testing.T) {
+	server := testdb.PostgresServer(t, testdb.ServerOptions{Settings: map[string]string{"deadlock_timeout": "50ms"}})
+	db := newBarrierDB(t, Config{URL: server.Database(t)})
+	for _, table := range []string{"la", "lb", "lc"} {
+		db.exec("CREATE TABLE " + table + "(i int PRIMARY KEY, n int)")
+		db.exec("INSERT INTO " + table + " VALUES (1, 0)")
+	}
+	db.mustApply(target(1))
+	v, err := db.connect().Begin(db.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Exec(db.ctx, "UPDATE lb SET n = 1"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(db.ctx)
+	var writer sync.WaitGroup
+	w := db.connect()
+	writes := 0
+	writer.Go(func() {
+		for ctx.Err() == nil {
+			err := pgx.BeginFunc(db.ctx, w, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(db.ctx, "UPDATE lc SET n = n + 1"); err != nil {
+					return err
+				}
+				_, err := tx.Exec(db.ctx, "UPDATE la SET n = n + 1")
+				return err
+			})
+			if err != nil {
+				t.Errorf("W: %v", err)
+				return
+			}
+			writes++
+		}
+	})
+	wanted := withSQL(2, "ALTER TABLE la ADD COLUMN c int; ALTER TABLE lb ADD COLUMN c int; ALTER TABLE lc ADD COLUMN c int")
+	wanted.Lock.TimeoutMilliseconds = 60000 // V's transaction counts as young, so it is not waited for outside
+	refused := 0
+	for range 10 {
+		_, err := db.once(wanted)
+		wantRefusal(t, err, storage.CodeLockTimeout)
+		if refusal(t, err).Table == "lb" {
+			refused++
+		}
+	}
+	stop()
+	writer.Wait()
+	if refused == 0 || writes == 0 {
+		t.Errorf("lb was refused %d times, W wrote %d times", refused, writes)
+	}
+	if err := v.Commit(db.ctx); err != nil {
+		t.Fatal(err)
+	}
+	db.mustApply(wanted)
+	db.wantText("0", "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+}
+
+func TestOnlyThoseWhoKeepUsFromALockAreNamed(t *testing.T) {
+	db := newBarrierDB(t)
+	db.mustApply(fenced(5, 0))
+	reader, writer := db.connect(), db.connect()
+	for _, statement := range []string{"BEGIN", "SELECT count(*) FROM sync_commits"} {
+		db.execOn(reader, statement)
+	}
+	db.execOn(writer, "BEGIN")
+	db.execOn(writer, insertCommit, "p", 5)
+	_, err := db.once(fenced(6, 100*time.Millisecond))
+	blocked := refusal(t, err).Blocked
+	if len(blocked) != 1 || blocked[0].PID != int(writer.PgConn().PID()) || blocked[0].Kind != "session" || blocked[0].User != "postgres" || blocked[0].Table != "sync_commits" {
+		t.Errorf("blocked by %+v, want the writer alone", blocked)
+	}
+	db.execOn(writer, "ROLLBACK")
+	db.mustApply(fenced(6, 0)) // the reader is in nobody's way
+	db.execOn(reader, "ROLLBACK")
+}

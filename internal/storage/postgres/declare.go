@@ -29,7 +29,7 @@ func (s *Store) DeclareCheckpoint(ctx context.Context, checkpoint storage.Checkp
 	var rows []storage.CheckpointRow
 	err = s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := takeLocks(ctx, tx, locks); err != nil {
-			return s.refusedLock(err, defaultLockTimeout)
+			return err
 		}
 		if err := s.declare(ctx, tx, checkpoint, tables); err != nil {
 			return err
@@ -37,7 +37,7 @@ func (s *Store) DeclareCheckpoint(ctx context.Context, checkpoint storage.Checkp
 		rows, err = s.rowsOf(ctx, tx, checkpoint.Name)
 		return err
 	})
-	return rows, err
+	return rows, s.explainLock(ctx, err, defaultLockTimeout)
 }
 
 // locksToDeclare keeps to the order of a barrier's locks. The marker's table last: it keeps barriers and other declarations out, so that
@@ -230,12 +230,12 @@ func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int6
 	locks := lockSet{{schema: s.schemaName, table: "sync_schema_meta", mode: exclusive}}
 	err = s.inTx(ctx, what, txOptions{statementTimeout: abandonTimeout}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := takeLocks(ctx, tx, locks); err != nil {
-			return s.refusedLock(err, defaultLockTimeout)
+			return err
 		}
 		count, err = s.abandon(ctx, tx, name, version, by+": "+reason)
 		return err
 	})
-	return count, err
+	return count, s.explainLock(ctx, err, defaultLockTimeout)
 }
 
 func (s *Store) abandon(ctx context.Context, tx pgx.Tx, name string, version int64, why string) (int, error) {

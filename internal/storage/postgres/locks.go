@@ -306,13 +306,28 @@ type lockRefused struct {
 
 func (e *lockRefused) Error() string { return "lock " + e.lock.table + ": not had" }
 
-// refusedLock turns a lockRefused in the chain into CodeLockTimeout with the table to wait for first the next time. Other errors stay as
-// they are.
-func (s *Store) refusedLock(err error, timeout time.Duration) error {
+// explainLock is for the error of a transaction that is over: a lock that was not had becomes CodeLockTimeout with the table to wait
+// for first the next time, and with who holds it now. Other errors stay as they are.
+func (s *Store) explainLock(ctx context.Context, err error, timeout time.Duration) error {
 	var refused *lockRefused
-	if !errors.As(err, &refused) {
+	wanted := accessExclusive // what an error of the server's does not say
+	if errors.As(err, &refused) {
+		wanted, err = refused.lock.mode, s.refusedLock(refused, timeout)
+	}
+	var locked *storage.Error
+	if !errors.As(err, &locked) || locked.Code != storage.CodeLockTimeout || locked.Table == "" || len(locked.Blocked) > 0 {
 		return err
 	}
+	named := *locked
+	holders, lookErr := s.holdersOf(ctx, locked.Table, wanted)
+	if lookErr != nil {
+		named.Hint = "who holds it could not be read: " + lookErr.Error()
+	}
+	named.Blocked = blockersOf(holders)
+	return &named
+}
+
+func (s *Store) refusedLock(refused *lockRefused, timeout time.Duration) error {
 	name := s.lockName(refused.lock)
 	message := fmt.Sprintf("lock %s in %s mode: it is held by another, and with other locks in hand we do not wait", name, refused.lock.mode)
 	switch {
@@ -324,27 +339,20 @@ func (s *Store) refusedLock(err error, timeout time.Duration) error {
 	return &storage.Error{Code: storage.CodeLockTimeout, Message: message, Table: name}
 }
 
-// namingBlockers adds to a CodeLockTimeout that names a table who holds it now. Other errors stay as they are.
-func (s *Store) namingBlockers(ctx context.Context, err error) error {
-	var locked *storage.Error
-	if !errors.As(err, &locked) || locked.Code != storage.CodeLockTimeout || locked.Table == "" || len(locked.Blocked) > 0 {
-		return err
-	}
-	named := *locked
-	var holders []holder
-	lookErr := s.inTx(ctx, "look for who holds "+locked.Table, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		table, err := s.findTable(ctx, tx, locked.Table)
+// holdersOf reads who keeps us from a table that lockName named.
+func (s *Store) holdersOf(ctx context.Context, name string, mode lockMode) (holders []holder, err error) {
+	err = s.inTx(ctx, "look for who holds "+name, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		locks, err := s.findTable(ctx, tx, name)
 		if err != nil {
 			return err
 		}
-		holders, err = s.holdersIn(ctx, tx, table)
+		for i := range locks {
+			locks[i].mode = mode
+		}
+		holders, err = s.holdersIn(ctx, tx, locks)
 		return err
 	})
-	if lookErr != nil {
-		named.Hint = "who holds it could not be read: " + lookErr.Error()
-	}
-	named.Blocked = blockersOf(holders)
-	return &named
+	return holders, err
 }
 
 // findTable finds the table of a name that lockName wrote.
