@@ -34,7 +34,7 @@ $syncbarrier$;
 -- TRUNCATE removes rows of every partition and tells no keys, so it is one row in partition '*'; whoever asks for the changes of a
 -- partition asks for those too. The argument is the name of the source, which on a partition of it is not the table at hand. No row of
 -- sync_partitions is locked: TRUNCATE keeps its table locked against everybody until it commits.
-CREATE OR REPLACE FUNCTION {schema}.syncbarrier_capture_truncate()
+CREATE OR REPLACE FUNCTION {schema}.syncbarrier_log_truncate()
 RETURNS trigger
 LANGUAGE plpgsql
 VOLATILE

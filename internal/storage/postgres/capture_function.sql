@@ -1,0 +1,180 @@
+{{/*
+The body of the function that writes the changes of one table into the log (docs/design.md section 5), as a Go template. Its actions give
+constants, and expressions over a row behind an alias: OLD and o are a row before the change, NEW and n the same row after it, and c is
+one of the relation "changed": v, the text that decides the partition, and k1, k2, ..., the key.
+
+A commit of a captured partition is the transaction itself: its number is the transaction's id. So nothing has to be remembered, a
+savepoint that is rolled back takes its rows along, and no row is updated that two transactions share. If a number were allocated from
+sync_partitions here, programs that change two rows in a transaction would deadlock where they did not before.
+
+Names: columns of the table stand behind an alias, in queries that use no variable; the variables begin with _sb_. No EXCEPTION block: it
+would be a subtransaction for each call.
+*/ -}}
+#variable_conflict use_column
+DECLARE
+  _sb_xid bigint;
+  _sb_setting text;
+  _sb_partitions text[];
+  _sb_keys text[];
+  _sb_ops smallint[];
+  _sb_partition text;
+{{- if plain}}
+  _sb_key text;
+  _sb_before text;
+  _sb_rows integer;
+  _sb_changed boolean;
+{{- end}}
+BEGIN
+  -- Which keys of which partitions? op 1: a row that is there. 2: one that is gone. 3: a range of keys.
+  IF TG_LEVEL = 'ROW' THEN
+    IF TG_OP <> 'DELETE' THEN
+      _sb_partitions := ARRAY[{{partition "NEW"}}];
+      _sb_keys := ARRAY[{{key "NEW"}}];
+      _sb_ops := ARRAY[1::smallint];
+    END IF;
+    IF TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND ({{partition "OLD"}} <> _sb_partitions[1] OR ({{key "OLD"}}) COLLATE "C" <> _sb_keys[1]) THEN
+      _sb_partitions := _sb_partitions || {{partition "OLD"}};
+      _sb_keys := _sb_keys || {{key "OLD"}};
+      _sb_ops := _sb_ops || 2::smallint;
+    END IF;
+{{- if plain}}
+  ELSIF TG_OP = 'INSERT' THEN
+    SELECT array_agg({{partition "n"}}), array_agg({{key "n"}}), array_agg(1::smallint), count(*)
+      INTO _sb_partitions, _sb_keys, _sb_ops, _sb_rows
+      FROM (SELECT * FROM _sb_new LIMIT {{most}} + 1) AS n;
+    IF _sb_rows > {{most}} THEN
+      WITH changed AS (
+        SELECT {{parts "n"}}
+          FROM _sb_new AS n
+      )
+      SELECT array_agg(r.p), array_agg(r.k), array_agg(3::smallint)
+        INTO _sb_partitions, _sb_keys, _sb_ops
+        FROM ({{ranges}}) AS r;
+    END IF;
+  ELSIF TG_OP = 'DELETE' THEN
+    SELECT array_agg({{partition "o"}}), array_agg({{key "o"}}), array_agg(2::smallint), count(*)
+      INTO _sb_partitions, _sb_keys, _sb_ops, _sb_rows
+      FROM (SELECT * FROM _sb_old LIMIT {{most}} + 1) AS o;
+  ELSE
+    -- Most statements change one row: one look tells how many there are, and what the first one is.
+    SELECT (SELECT count(*) FROM (SELECT FROM _sb_new LIMIT 2) AS few),
+           {{partition "n"}}, {{partition "o"}}, {{key "n"}}, {{same "o" "n"}} AND ({{differs "o" "n"}})
+      INTO _sb_rows, _sb_partition, _sb_before, _sb_key, _sb_changed
+      FROM _sb_old AS o
+     CROSS JOIN _sb_new AS n
+     LIMIT 1;
+    -- A row whose key changed is left out: a row trigger of its own logs it, because old and new keys that overlap do not tell which
+    -- row went where.
+    IF _sb_rows = 1 AND _sb_changed THEN
+      _sb_partitions := ARRAY[_sb_partition];
+      _sb_keys := ARRAY[_sb_key];
+      _sb_ops := ARRAY[1::smallint];
+      IF _sb_before <> _sb_partition THEN
+        _sb_partitions := _sb_partitions || _sb_before;
+        _sb_keys := _sb_keys || _sb_key;
+        _sb_ops := _sb_ops || 2::smallint;
+      END IF;
+    ELSIF _sb_rows > 1 THEN
+      -- FULL JOIN, because a plan that was made for two rows is kept for 100,000: an inner join may then be a nested loop, a full one
+      -- cannot be. Rows without a partner are left out. Few rows may have changed in what counts, or none, however many there are.
+      WITH paired AS {{if byColumn}}MATERIALIZED {{end}}(
+        SELECT {{parts "n"}}{{if byColumn}}, {{value "o"}} AS w{{end}}
+          FROM _sb_old AS o
+          FULL JOIN _sb_new AS n
+            ON {{same "o" "n"}}
+         WHERE ({{present "o"}}) = ({{present "n"}})
+           AND ({{differs "o" "n"}})
+      ), changed AS MATERIALIZED (
+        SELECT {{names "p"}}, 1::smallint AS op
+          FROM paired AS p
+{{- if byColumn}}
+         UNION ALL
+        SELECT {{names "p" "w"}}, 2::smallint
+          FROM paired AS p
+         WHERE p.w IS DISTINCT FROM p.v
+{{- end}}
+      ), size AS (
+        SELECT count(*) > {{most}} AS large
+          FROM changed
+      )
+      SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op)
+        INTO _sb_partitions, _sb_keys, _sb_ops
+        FROM (
+          SELECT {{partition "c"}} AS p, {{key "c"}} AS k, c.op
+            FROM changed AS c
+           WHERE NOT (SELECT large FROM size)
+           UNION ALL
+          SELECT r.p, r.k, 3::smallint
+            FROM ({{ranges}}) AS r
+           WHERE (SELECT large FROM size)
+        ) AS r;
+    END IF;
+{{- end}}
+  END IF;
+  IF _sb_partitions IS NULL THEN
+    RETURN NULL;
+  END IF;
+
+  -- Log them.
+  _sb_xid := pg_current_xact_id()::text::bigint;
+{{- if plain}}
+  IF TG_LEVEL = 'STATEMENT' AND TG_OP = 'DELETE' AND _sb_rows > {{most}} THEN
+    -- Nobody can look up the keys of rows that are gone, so each range lists them as a JSON array in its payload.
+    WITH changed AS (
+      SELECT {{parts "o"}}
+        FROM _sb_old AS o
+    ), placed AS (
+      SELECT {{partition "c"}} AS p, {{key "c"}} AS k, row_number() OVER (PARTITION BY {{partition "c"}} ORDER BY {{order "c"}}) - 1 AS place
+        FROM changed AS c
+    ), listed AS (
+      SELECT s.p, array_agg(s.k ORDER BY s.place) AS keys
+        FROM placed AS s
+       GROUP BY s.p, s.place / {{most}}
+    ), logged AS (
+      INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes, payload)
+      SELECT l.p, _sb_xid, nextval({{sequence}}), {{table}}, to_json(ARRAY[l.keys[1], l.keys[cardinality(l.keys)]])::text, 3, '{}',
+             convert_to(to_json(l.keys)::text, 'UTF8')
+        FROM listed AS l
+      RETURNING partition
+    )
+    SELECT array_agg(DISTINCT l.partition)
+      INTO _sb_partitions
+      FROM logged AS l;
+  ELSIF cardinality(_sb_partitions) = 1 THEN
+{{- else}}
+  IF cardinality(_sb_partitions) = 1 THEN
+{{- end}}
+    INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
+    VALUES (_sb_partitions[1], _sb_xid, nextval({{sequence}}), {{table}}, _sb_keys[1], _sb_ops[1], '{}');
+  ELSE
+    INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
+    SELECT c.p, _sb_xid, nextval({{sequence}}), {{table}}, c.k, c.op, '{}'
+      FROM unnest(_sb_partitions, _sb_keys, _sb_ops) AS c(p, k, op);
+    _sb_partitions := ARRAY(SELECT DISTINCT c.p FROM unnest(_sb_partitions) AS c(p) ORDER BY c.p);
+  END IF;
+
+  -- The partition's row is shared with every other writer and conflicts with an activation's FOR UPDATE alone, which thereby waits for us.
+  -- Without it an activation could commit while our change is on its way.
+  _sb_setting := current_setting('syncbarrier.writer_version', true);
+  FOREACH _sb_partition IN ARRAY _sb_partitions LOOP
+    PERFORM 1
+      FROM {{schema}}.sync_partitions AS s
+     WHERE s.partition = _sb_partition
+       FOR KEY SHARE;
+    IF NOT FOUND THEN
+      INSERT INTO {{schema}}.sync_partitions(partition)
+      VALUES (_sb_partition)
+          ON CONFLICT DO NOTHING;
+      PERFORM 1
+        FROM {{schema}}.sync_partitions AS s
+       WHERE s.partition = _sb_partition
+         FOR KEY SHARE;
+    END IF;
+    -- The fence on the log judges the version. A commit that is there already is our own.
+    INSERT INTO {{schema}}.sync_commits(partition, commit_seq, client_id, client_commit_id, actor_id, created_at_ms, writer_version)
+    VALUES (_sb_partition, _sb_xid, 'syncbarrier.capture', _sb_xid::text, session_user, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+            CASE WHEN _sb_setting ~ '^[0-9]{1,10}$' AND _sb_setting::bigint BETWEEN 1 AND 2147483647 THEN _sb_setting::bigint END)
+        ON CONFLICT DO NOTHING;
+  END LOOP;
+  RETURN NULL;
+END
