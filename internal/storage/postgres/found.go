@@ -273,7 +273,10 @@ func (s *Store) readTriggers(ctx context.Context, q querier, found *foundCatalog
 }
 
 // conditionOf finds the condition in the server's rendering of a trigger.
-func conditionOf(definition string) string {
+func conditionOf(definition string) string { return normaliseCondition(whenOf(definition)) }
+
+// whenOf is the condition as the server writes it.
+func whenOf(definition string) string {
 	_, rest, ok := strings.Cut(definition, " WHEN (")
 	if !ok {
 		return ""
@@ -282,7 +285,7 @@ func conditionOf(definition string) string {
 	if end < 0 {
 		return ""
 	}
-	return normaliseCondition(rest[:end])
+	return rest[:end]
 }
 
 // readMinimum reads what was recorded of the fence. Tables that are missing or hidden have nothing to say.

@@ -37,7 +37,7 @@ type querier interface {
 
 // sql puts the quoted name of the database schema in the place of {schema}, and the same as a text literal in that of {schema_text}.
 func (s *Store) sql(text string) string {
-	return strings.NewReplacer("{schema}", s.schema, "{schema_text}", quoteLiteral(s.schema)).Replace(text)
+	return strings.NewReplacer("{schema}", s.schema, "{schema_text}", quoteText(s.schema)).Replace(text)
 }
 
 // named is the full name of a table or function of ours, for messages.
