@@ -127,17 +127,17 @@ SELECT %s
 SELECT %s, true
   FROM %s AS t
  WHERE %s`, t.texts("t."), t.sql, condition.sql())
-	return b.sortOut(ctx, lock, found, condition.arguments)
+	return b.sortOut(ctx, lock, found, condition.arguments, byKeySQL(false))
 }
 
 // sortOut runs the two statements and compares what they found.
-func (b *batchTx) sortOut(ctx context.Context, lock, found string, arguments []any) (sortedKeys, error) {
+func (b *batchTx) sortOut(ctx context.Context, lock, found string, arguments []any, more ...step) (sortedKeys, error) {
 	t := b.plan.table
 	var sorted sortedKeys
 	ours := map[string]bool{}
 	what := fmt.Sprintf("lock rows of table %q", t.declared.Name)
-	err := send(ctx, b.Tx,
-		step{what: what, sql: lock, arguments: arguments, rows: func(rows pgx.Rows) (err error) {
+	steps := append([]step{
+		{what: what, sql: lock, arguments: arguments, rows: func(rows pgx.Rows) (err error) {
 			if sorted.locked, err = t.collectKeys(rows); err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func (b *batchTx) sortOut(ctx context.Context, lock, found string, arguments []a
 			}
 			return nil
 		}},
-		step{what: what, sql: found, arguments: arguments, rows: func(rows pgx.Rows) error {
+		{what: what, sql: found, arguments: arguments, rows: func(rows pgx.Rows) error {
 			var exists bool
 			return t.eachKey(rows, func(key []string) {
 				switch {
@@ -156,7 +156,9 @@ func (b *batchTx) sortOut(ctx context.Context, lock, found string, arguments []a
 					sorted.held = append(sorted.held, key)
 				}
 			}, &exists)
-		}})
+		}},
+	}, more...)
+	err := send(ctx, b.Tx, steps...)
 	return sorted, err
 }
 

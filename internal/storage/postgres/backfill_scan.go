@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,7 +60,17 @@ func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage
 		}
 		return scan.careful(ctx)
 	}
-	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim))
+	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim), byKeySQL(true))
+}
+
+// byKeySQL keeps PostgreSQL from reading the whole table for a batch of it, or lets it choose again: of a row comparison it estimates the
+// first column only, so where many rows share that a batch seems to be most of the table.
+func byKeySQL(only bool) step {
+	wholeTable := "on"
+	if only {
+		wholeTable = "off"
+	}
+	return step{what: "go by the key", sql: "SET LOCAL enable_seqscan = " + wholeTable}
 }
 
 // scan is a batch of a key range.
@@ -242,7 +251,7 @@ func (s *scan) advance(ctx context.Context, rows int64, batch *storage.Batch, st
 // sqlStateClass gives the first two characters of the server's state in the chain, "" if there is none.
 func sqlStateClass(err error) string {
 	state := sqlState(err)
-	if len(state) < 2 || strings.HasPrefix(state, "42501") {
+	if len(state) < 2 || state == stateNoPrivilege {
 		return ""
 	}
 	return state[:2]

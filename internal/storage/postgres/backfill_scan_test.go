@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -143,5 +144,32 @@ func TestBatchesOfEverySizeCoverEveryRowOnce(t *testing.T) {
 				db.wantText("0", "SELECT count(*) FROM t WHERE v IS DISTINCT FROM src || ';'")
 			})
 		}
+	}
+}
+
+// Where most rows share the first column of the key, a batch must not be taken for most of the table.
+func TestABatchIsFoundByTheKeyHoweverFewItsFirstColumnTellsApart(t *testing.T) {
+	db := newBackfillDB(t, `CREATE TABLE t(region text, id int, src text, v text, PRIMARY KEY (region, id));
+		INSERT INTO t SELECT 'only', n, 'X' || n FROM generate_series(1, 20000) n; ANALYZE t`,
+		onceCheckpoint(map[string]string{"v": "lower(src)"}),
+		storage.Table{Name: "t", Layout: storage.Plain, PrimaryKey: []string{"region", "id"}, Columns: []storage.Column{
+			textKey("region"), typedKey("id", "integer"), {Name: "src", Type: storage.TypeString, Nullable: true}, {Name: "v", Type: storage.TypeString, Nullable: true}}})
+	claim := db.mustClaim(false)
+	if batches, rows := db.scan(claim, db.mustLeases(claim)); rows != 20000 || batches < 20 {
+		t.Errorf("%d rows in %d batches", rows, batches)
+	}
+	db.store.Close() // a session reports what it did at its end
+	scans := func(column string) int {
+		t.Helper()
+		db.exec("SELECT pg_stat_clear_snapshot()")
+		count, err := strconv.Atoi(db.text("SELECT " + column + " FROM pg_stat_user_tables WHERE relname = 't'"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return count
+	}
+	db.eventually("the batches' scans of the index are reported", func() bool { return scans("idx_scan") >= 40 })
+	if whole := scans("seq_scan"); whole > 5 { // making the table and its key, and cutting it into ranges
+		t.Errorf("the whole table was read %d times", whole)
 	}
 }
