@@ -287,7 +287,8 @@ func TestAnActivationWaitsForABatchThatIsBeingCommitted(t *testing.T) {
 		done <- err
 	}()
 	db.eventually("the activation waits for the checkpoint row, or ends", func() bool {
-		return len(done) > 0 || db.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'") != "0"
+		return len(done) > 0 || db.text(`SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE NOT granted AND locktype = 'transactionid' AND datname = current_database()`) != "0"
 	})
 	if err := other.Commit(db.ctx); err != nil {
 		t.Fatal(err)
