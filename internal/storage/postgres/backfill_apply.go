@@ -223,18 +223,24 @@ func (b *batchTx) overBatch(ctx context.Context, part, sql string, keys [][]stri
 	if err := b.makeBatch(ctx); err != nil {
 		return err
 	}
+	return send(ctx, b.Tx, b.runningOverBatch(part, sql, keys, step{
+		sql: fmt.Sprintf("SELECT %s FROM %s AS keys", t.names("keys."), t.set(1)), arguments: t.arrays(keys),
+	})...)
+}
+
+// runningOverBatch are the statements that fill `batch` by a query and run SQL of the user over it. keys are there for errors.
+func (b *batchTx) runningOverBatch(part, sql string, keys [][]string, query step) []step {
 	what := b.applying(part, keys)
+	query.what = what
+	query.sql = fmt.Sprintf("INSERT INTO pg_temp.batch (%s)\n%s", b.plan.table.names(""), query.sql)
 	steps := []step{
 		{what: what, sql: "DELETE FROM pg_temp.batch"},
-		{
-			what: what, arguments: t.arrays(keys),
-			sql: fmt.Sprintf("INSERT INTO pg_temp.batch (%s) SELECT %s FROM %s AS keys", t.names(""), t.names("keys."), t.set(1)),
-		},
+		query,
 		{what: what, sql: "SELECT set_config('syncbarrier.sql', $1::text, true)", arguments: []any{sql}},
 	}
-	return send(ctx, b.Tx, append(steps, b.checkingConstraints(what, step{
+	return append(steps, b.checkingConstraints(what, step{
 		sql: "DO $syncbarrier$ BEGIN EXECUTE current_setting('syncbarrier.sql'); END $syncbarrier$",
-	})...)...)
+	})...)
 }
 
 // makeBatch makes the temporary table `batch` with the key columns of the backfilled table. It stays with the session, empty between

@@ -232,7 +232,7 @@ func (s *Store) readsOwnRowOnly(ctx context.Context, tx pgx.Tx, plan *backfillPl
 	_, err = probe.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY VIEW syncbarrier_probe AS SELECT %s FROM %s",
 		strings.Join(expressions, ", "), plan.table.sql))
 	if sqlState(err) != "" && !isConnectionState(sqlState(err)) {
-		return false, nil // no right to make one, or no expression for a view: then the careful way
+		return false, nil // no right to make one, or no expression for a view: then rows are locked first
 	}
 	if err != nil {
 		return false, err

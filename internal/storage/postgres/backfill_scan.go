@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 const quickWait = 25 * time.Millisecond
 
 // ScanBatch does one batch of a key range in one transaction. An update whose expressions read nothing but their own row is
-// one statement over the range; if it meets a row that the program holds it is undone, and the same range is done again by the
-// careful way: lock what is free, fill it, write down the rest as leftovers.
+// one statement over the range; if it meets a row that the program holds it is undone, and the same range is done again with
+// the rows locked first, as far as they are free; the others are written down as leftovers.
 //
 // If the row has more than 10,000 leftovers nothing is done, and Skipped is their number: they have to be tried first. A
 // paused checkpoint gives a batch with nothing but its settings.
@@ -33,18 +34,41 @@ func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storag
 	return s.scanBatch(ctx, claim, lease)
 }
 
+// scanWay is how a batch takes its rows. What fails by rows that are in the way is tried the next way.
+type scanWay int
+
+const (
+	withoutLooking scanWay = iota // fill the range in one statement, which waits for rows that are held
+	asAWhole                      // lock every row of the range, then fill the range
+	rowByRow                      // lock the rows that are free, then fill exactly these
+)
+
+// errRangeMoved undoes a batch whose range had other rows when it was filled than when they were locked.
+var errRangeMoved = errors.New("rows appeared in the range")
+
 func (s *Store) scanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (storage.Batch, error) {
-	if s.backfills.quiet(claim.Name) {
-		batch, err := s.scanOnce(ctx, claim, lease, quickWait)
-		if storage.CodeOf(err) != storage.CodeLockTimeout {
+	plan, err := s.plan(ctx, claim)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	way := asAWhole
+	if plan.ownRow && s.backfills.quiet(claim.Name) {
+		way = withoutLooking
+	}
+	for {
+		batch, err := s.scanOnce(ctx, claim, lease, way)
+		inTheWay := errors.Is(err, errRangeMoved) || storage.CodeOf(err) == storage.CodeLockTimeout
+		if !inTheWay || way == rowByRow {
 			return batch, err
 		}
-		s.backfills.met(claim.Name)
+		if way == withoutLooking {
+			s.backfills.met(claim.Name)
+		}
+		way++
 	}
-	return s.scanOnce(ctx, claim, lease, batchWait)
 }
 
-func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage.Lease, wait time.Duration) (storage.Batch, error) {
+func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage.Lease, way scanWay) (storage.Batch, error) {
 	what := fmt.Sprintf("scan range %d of checkpoint %q, partition %q", lease.Range, claim.Name, lease.Partition)
 	scan := &scan{lease: lease}
 	work := func(ctx context.Context, b *batchTx) (storage.Batch, error) {
@@ -55,10 +79,18 @@ func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage
 		if err := scan.findEnd(ctx); err != nil {
 			return storage.Batch{}, err
 		}
-		if b.plan.ownRow && wait == quickWait {
-			return scan.quick(ctx)
+		switch way {
+		case withoutLooking:
+			return scan.withoutLooking(ctx)
+		case asAWhole:
+			return scan.asAWhole(ctx)
+		default:
+			return scan.rowByRow(ctx)
 		}
-		return scan.careful(ctx)
+	}
+	wait := batchWait
+	if way == withoutLooking {
+		wait = quickWait
 	}
 	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim), byKeySQL(true))
 }
@@ -171,32 +203,99 @@ OFFSET %d
 	return nil
 }
 
-// quick fills all rows of the batch in one statement, which waits for rows that the program holds.
-func (s *scan) quick(ctx context.Context) (storage.Batch, error) {
-	t := s.plan.table
-	condition := t.inRange("", s.from, s.end, s.partition())
+// withoutLooking fills all rows of the batch in one statement, which waits for rows that the program holds.
+func (s *scan) withoutLooking(ctx context.Context) (storage.Batch, error) {
 	batch := storage.Batch{Done: s.last, Leftovers: s.leftovers}
-	var single [][]string
-	if s.limit == 1 && s.end != nil {
-		single = [][]string{s.end}
-	}
-	steps := s.checkingConstraints(s.applying("update", single), step{
-		arguments: condition.arguments,
-		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE %s", t.sql, s.plan.set, condition.sql()),
-		done:      func(tag pgconn.CommandTag) { batch.Rows = tag.RowsAffected() },
-	})
+	steps := s.updateRange(&batch.Rows)
 	if !s.last {
 		// As many rows as were counted to the end of the batch; in one round trip with what counts them anew.
-		return batch, s.advance(ctx, int64(s.limit), &batch, steps...)
+		return batch, s.advance(ctx, int64(s.limit), steps...)
 	}
 	if err := send(ctx, s.Tx, steps...); err != nil {
 		return batch, err
 	}
-	return batch, s.advance(ctx, batch.Rows, &batch)
+	return batch, s.advance(ctx, batch.Rows)
 }
 
-// careful locks the rows that are free in a statement of its own, fills them, and keeps the others for later.
-func (s *scan) careful(ctx context.Context) (storage.Batch, error) {
+// updateRange is the update of all rows of the batch. rows becomes their number.
+func (s *scan) updateRange(rows *int64) []step {
+	t := s.plan.table
+	condition := t.inRange("", s.from, s.end, s.partition())
+	return s.checkingConstraints(s.applying("update", s.single()), step{
+		arguments: condition.arguments,
+		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE %s", t.sql, s.plan.set, condition.sql()),
+		done:      func(tag pgconn.CommandTag) { *rows = tag.RowsAffected() },
+	})
+}
+
+// single is the key of a batch of one row, for errors.
+func (s *scan) single() [][]string {
+	if s.limit == 1 && s.end != nil {
+		return [][]string{s.end}
+	}
+	return nil
+}
+
+// asAWhole locks the rows of the range in a statement of its own, and fills the range if that was all of them. Keys do not travel. If
+// a row was held by somebody else, each row is looked at.
+func (s *scan) asAWhole(ctx context.Context) (storage.Batch, error) {
+	locked, complete, err := s.lockAll(ctx)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	if !complete {
+		return s.rowByRow(ctx)
+	}
+	batch := storage.Batch{Rows: locked, Done: s.last, Leftovers: s.leftovers}
+	filled := locked
+	var steps []step
+	if statement := s.plan.statement(); statement == nil {
+		steps = s.updateRange(&filled)
+	} else if locked > 0 {
+		if err := s.makeBatch(ctx); err != nil {
+			return batch, err
+		}
+		condition := s.plan.table.inRange("t.", s.from, s.end, s.partition())
+		steps = s.runningOverBatch("apply", statement.Apply, s.single(), step{
+			sql:       fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", s.plan.table.names("t."), s.plan.table.sql, condition.sql()),
+			arguments: condition.arguments,
+			done:      func(tag pgconn.CommandTag) { filled = tag.RowsAffected() },
+		})
+	}
+	if err := s.advance(ctx, locked, steps...); err != nil {
+		return batch, err
+	}
+	if filled != locked {
+		return batch, errRangeMoved // a row that we had not locked may have been filled from an old state of another table
+	}
+	return batch, nil
+}
+
+// lockAll locks every row of the batch that is free, and says how many these are, and whether they are all rows that a statement after
+// the locks finds in the range.
+func (s *scan) lockAll(ctx context.Context) (locked int64, complete bool, err error) {
+	t := s.plan.table
+	condition := t.inRange("t.", s.from, s.end, s.partition())
+	text := t.join(" || E'\\x1f' || ", func(_ int, c keyColumn) string { return "t." + c.name + `::text COLLATE "C"` })
+	const count = "SELECT count(*), coalesce(sum(hashtextextended(keys.key, 0)), 0)::text FROM (SELECT %s AS key FROM %s AS t WHERE %s%s) AS keys"
+	var found int64
+	var lockedKeys, foundKeys string
+	what := fmt.Sprintf("lock rows of table %q", t.declared.Name)
+	err = send(ctx, s.Tx,
+		step{
+			what: what, arguments: condition.arguments, rows: scanRow(&locked, &lockedKeys),
+			sql: fmt.Sprintf(count, text, t.sql, condition.sql(), "\n ORDER BY "+t.names("t.")+s.plan.lockClause(skipLocked)),
+		},
+		step{
+			what: what, arguments: condition.arguments, rows: scanRow(&found, &foundKeys),
+			sql: fmt.Sprintf(count, text, t.sql, condition.sql(), ""),
+		},
+		byKeySQL(s.plan.ownRow))
+	return locked, locked == found && lockedKeys == foundKeys, err
+}
+
+// rowByRow locks the rows that are free in a statement of its own, fills them, and keeps the others for later.
+func (s *scan) rowByRow(ctx context.Context) (storage.Batch, error) {
 	sorted, err := s.lockRange(ctx, s.from, s.end)
 	if err != nil {
 		return storage.Batch{}, err
@@ -212,11 +311,11 @@ func (s *scan) careful(ctx context.Context) (storage.Batch, error) {
 	} else if err := s.apply(ctx, sorted); err != nil {
 		return batch, err
 	}
-	return batch, s.advance(ctx, batch.Rows, &batch, steps...)
+	return batch, s.advance(ctx, batch.Rows, steps...)
 }
 
 // advance sends what is left of the batch: the steps, then the cursor, then the ownership check.
-func (s *scan) advance(ctx context.Context, rows int64, batch *storage.Batch, steps ...step) error {
+func (s *scan) advance(ctx context.Context, rows int64, steps ...step) error {
 	cursor := s.cursor
 	if !s.last {
 		text := storage.EncodeKey(s.end)

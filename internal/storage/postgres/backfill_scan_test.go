@@ -121,6 +121,19 @@ func onceCheckpoint(set map[string]string) storage.Checkpoint {
 	}
 }
 
+// Keys of two collations have none in common.
+func TestACompositeKeyOfDifferentCollations(t *testing.T) {
+	db := newBackfillDB(t, `CREATE COLLATION german (provider = icu, locale = 'de');
+		CREATE TABLE t(a text COLLATE german, b text COLLATE "C", src text, v text, PRIMARY KEY (a, b));
+		INSERT INTO t SELECT 'ä' || n % 3, 'B' || n, n::text FROM generate_series(1, 100) n`,
+		onceCheckpoint(map[string]string{"v": "(SELECT coalesce(v, '') || src || ';')"}),
+		storage.Table{Name: "t", Layout: storage.Plain, PrimaryKey: []string{"a", "b"}, Columns: []storage.Column{
+			textKey("a"), textKey("b"), {Name: "src", Type: storage.TypeString, Nullable: true}, {Name: "v", Type: storage.TypeString, Nullable: true}}})
+	db.settings(storage.Settings{BatchRows: 7})
+	db.complete(db.mustClaim(false))
+	db.wantText("0", "SELECT count(*) FROM t WHERE v IS DISTINCT FROM src || ';'")
+}
+
 func TestBatchesOfEverySizeCoverEveryRowOnce(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 7, 100} {
 		for _, careful := range []bool{false, true} {
