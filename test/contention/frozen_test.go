@@ -89,7 +89,7 @@ func TestAWorkerFrozenAndResumedAfterAnAbandonLeavesNothingBehind(t *testing.T) 
 	})
 }
 
-// Epochs come back with a restore, tokens do not: the next owner of the restored database has the epoch of the frozen worker.
+// Epochs come back with a restore, tokens do not: the next owner of the restored database has the epochs of the frozen worker.
 func TestAWorkerFrozenAndResumedAfterARestoreLeavesNothingBehind(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db databases.Database) {
 		s := newScene(t, db, frozenTodos)
@@ -101,6 +101,9 @@ func TestAWorkerFrozenAndResumedAfterARestoreLeavesNothingBehind(t *testing.T) {
 		claim, err := s.store.ClaimAll(s.ctx, fillName(7), false)
 		s.must(err, "claim after the restore")
 		same(s, "the epoch of the new owner, which the frozen worker has too", claim.Rows[0].OwnerEpoch, 1)
+		leases, err := s.store.TakeRanges(s.ctx, claim, 0, 1)
+		s.must(err, "take the ranges after the restore")
+		same(s, "the lease of the new owner, which the frozen worker has too", leases[0].Epoch, 1)
 		s.endedAs("the frozen worker", s.resume(worker), storage.CodeOwnershipLost)
 		same(s, "rows filled by nobody", s.filled(7), 0)
 		s.finish(7)

@@ -90,9 +90,13 @@ func TestACheckpointWithOurDefinitionIsNotItsToActivate(t *testing.T) {
 		if _, err := program.ClaimCheckpoint(s.ctx, "a", "note-words", 8); !errors.Is(err, ErrCheckpointNotDeclared) {
 			s.Errorf("a claim that moves our checkpoint to another version: %v", err)
 		}
+		// A claim of ours notes the position, so that the program need not move the watermark, which it may not either.
+		_, err = s.store.ClaimAll(s.ctx, "note-words", false)
+		s.must(err, "claim before the program does")
 		claim, err := program.ClaimCheckpoint(s.ctx, "a", "note-words", 7)
 		s.must(err, "claim")
 		position := s.observer.Number(`SELECT max_commit_seq FROM sync_partitions WHERE partition = 'a'`)
+		same(s, "the watermark that the program finds", claim.Watermark, position)
 		outcome, err := program.ActivateCheckpoint(s.ctx, "a", "note-words", claim.OwnerEpoch, position, []string{"notes"})
 		s.must(err, "activate")
 		same(s, "its activation, which would prove nothing", outcome, Stale)

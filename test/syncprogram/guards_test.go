@@ -127,7 +127,8 @@ func TestAStaleMigratorThatWaitedBehindOurBarrierCannotLowerTheMarker(t *testing
 			}})
 			go func() { theirs <- stale.EnsureSchema(s.ctx) }()
 			// Our barrier holds all its locks and is inside its SQL.
-			watcher.WaitUntil(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted`)
+			watcher.WaitUntil(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 			close(inside)
 			watcher.WaitBlocked(map[Age]string{Older: `INDEX`, Newer: `LOCK TABLE sync_partitions`}[age])
 			s.observer.Exec(`SELECT pg_advisory_unlock(4711)`)
@@ -282,4 +283,31 @@ func TestAnOpenPushOfTheProgramHoldsOurBarrierUpAndIsNotHarmed(t *testing.T) {
 		s.fill("note-words")
 		s.promisesKept()
 	})
+}
+
+// Each partition is one that the program's snapshot shows, or one that is new to everybody.
+func TestAnOlderSnapshotOfTheProgramDoesNotPassOurBarrier(t *testing.T) {
+	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+		for _, partition := range []string{"a", "never-seen"} {
+			t.Run(isolation+" "+partition, func(t *testing.T) {
+				t.Parallel()
+				s := sceneMadeBy(t, databases.New(t, storage.PostgreSQL), madeByNewer)
+				old := s.started(Options{Age: Newer, Schema: schemaAt(6), Isolation: isolation})
+				tx, err := old.Begin(s.ctx, partition)
+				s.must(err, "begin")
+				defer tx.Rollback(s.ctx)
+				_, err = tx.ReadServeGate(s.ctx) // takes the snapshot
+				s.must(err, "read the gate")
+				s.apply(targetAt(7, noteWords(7)))
+				_, err = tx.AppendCommit(s.ctx, Commit{ClientID: "c", ClientCommitID: "c", ActorID: "a"})
+				if err == nil {
+					err = tx.Commit(s.ctx)
+				}
+				if err == nil {
+					s.Errorf("an old append with a snapshot from before the barrier was stored")
+				}
+				same(s, "old commits behind the barrier", s.observer.Number(`SELECT count(*) FROM sync_commits WHERE client_id = 'c'`), 0)
+			})
+		}
+	}
 }

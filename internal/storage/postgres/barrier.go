@@ -83,7 +83,7 @@ func (b *barrier) prepare(ctx context.Context) (view, error) {
 		return view{}, seen.fence
 	}
 	if seen.decision.Outcome != storage.Agreed {
-		seen.note, err = b.store.ensureCoverageIndex(ctx)
+		seen.note, err = b.store.ensureCoverageIndex(ctx, b.timeout)
 	}
 	return seen, err
 }

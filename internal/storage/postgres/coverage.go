@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
 // coverageIndex answers "is there a change of these tables above this position?" with one descent of the tree, whatever the
@@ -23,9 +25,12 @@ const coverageBuildTimeout = 10 * time.Minute
 // not exist yet, ensureCatalog makes table and index.
 //
 // A partitioned log gets the index on each partition, CONCURRENTLY, and then on the parent, for which writers wait some
-// milliseconds. note says so, or that somebody else is building it, or is "". Without the index all is right, but slow: an error need
-// not stop a barrier. Errors: CodeLockTimeout, CodeCancelled after ten minutes.
-func (s *Store) ensureCoverageIndex(ctx context.Context) (note string, err error) {
+// milliseconds. note says so, or that somebody else is building it, or that it could not be built now, or is "".
+//
+// A build waits for transactions that are older, a long report too. While it does, a program that starts and asks for an index of its own
+// on the log waits for it, and behind that program every writer. So no wait is longer than wait; an index that is given up is built with
+// the next barrier, and without it all is right, but slow. Errors: CodeCancelled after ten minutes.
+func (s *Store) ensureCoverageIndex(ctx context.Context, wait time.Duration) (note string, err error) {
 	what := "build the index " + coverageIndex
 	o := txOptions{statementTimeout: coverageBuildTimeout}
 	err = s.inTx(ctx, what, o, func(ctx context.Context, tx pgx.Tx) error {
@@ -51,8 +56,12 @@ func (s *Store) ensureCoverageIndex(ctx context.Context) (note string, err error
 			return err
 		}
 		note = state.note()
-		return s.buildCoverage(ctx, state)
+		return s.buildCoverage(ctx, state, wait)
 	})
+	if storage.CodeOf(err) == storage.CodeLockTimeout {
+		return fmt.Sprintf("the index %s is not built yet, because transactions that are older did not end within %s; until it is, questions about the log are slow",
+			coverageIndex, wait), nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -61,7 +70,7 @@ func (s *Store) ensureCoverageIndex(ctx context.Context) (note string, err error
 
 // buildCoverage builds what is missing, on a connection of its own: CONCURRENTLY runs in no transaction, so its limits are set for the
 // session, which nobody is to inherit. Behind a pooler nothing can be set for a session; there the context is the limit.
-func (s *Store) buildCoverage(ctx context.Context, state coverageState) error {
+func (s *Store) buildCoverage(ctx context.Context, state coverageState, wait time.Duration) error {
 	what := "build the index " + coverageIndex
 	ctx, cancel := context.WithTimeout(ctx, coverageBuildTimeout)
 	defer cancel()
@@ -75,8 +84,8 @@ func (s *Store) buildCoverage(ctx context.Context, state coverageState) error {
 		_ = conn.Close(bounded) // the work is done or has failed; how the connection ends changes nothing
 	}()
 	if !s.pooled {
-		// The build waits for transactions that are older. It holds no lock that anybody queues behind.
-		limits := fmt.Sprintf("SET lock_timeout = %[1]d; SET statement_timeout = %[1]d; SET search_path = %[2]s, pg_temp", milliseconds(coverageBuildTimeout), s.schema)
+		limits := fmt.Sprintf("SET lock_timeout = %d; SET statement_timeout = %d; SET search_path = %s, pg_temp",
+			milliseconds(wait), milliseconds(coverageBuildTimeout), s.schema)
 		if _, err := conn.Exec(ctx, limits); err != nil {
 			return translate(err, what)
 		}
@@ -132,10 +141,6 @@ func (c coverageState) statements(s *Store) []string {
 		if !leaf.indexed {
 			statements = append(statements, "CREATE INDEX CONCURRENTLY ON "+leaf.table+"(partition, tbl, commit_seq)")
 		}
-	}
-	// Writers queue behind the locks on the parent, so they are not waited for for long.
-	if !s.pooled {
-		statements = append(statements, fmt.Sprintf("SET lock_timeout = %d", milliseconds(defaultLockTimeout)))
 	}
 	if c.leftover {
 		statements = append(statements, "DROP INDEX IF EXISTS "+index)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
@@ -16,7 +17,7 @@ const coverageIndexes = `
 
 func ensureCoverage(t *testing.T, store *Store) string {
 	t.Helper()
-	note, err := store.ensureCoverageIndex(testContext(t))
+	note, err := store.ensureCoverageIndex(testContext(t), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestBuildingTheCoverageIndexKeepsNobodyFromWriting(t *testing.T) {
 	program.run("INSERT INTO sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes) VALUES ('p', 1, 0, 't', '1', 1, '{}')")
 	done := make(chan error, 1)
 	go func() {
-		_, err := store.ensureCoverageIndex(testContext(t))
+		_, err := store.ensureCoverageIndex(testContext(t), time.Minute)
 		done <- err
 	}()
 	waitAnyBlocked(t, watcher, "CREATE INDEX CONCURRENTLY")
@@ -72,6 +73,29 @@ func TestBuildingTheCoverageIndexKeepsNobodyFromWriting(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := value[string](watcher, coverageIndexes); got != "sync_changes true" {
+		t.Errorf("indexes: %s", got)
+	}
+}
+
+func TestAnOlderSnapshotDoesNotHoldTheCoverageIndexUpForLong(t *testing.T) {
+	dsn := testdb.Postgres(t)
+	report, program := connect(t, dsn), connect(t, dsn)
+	startProgram(program)
+	store := openStore(t, Config{URL: dsn})
+	report.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+	report.run("SELECT count(*) FROM sync_commits")
+	note, err := store.ensureCoverageIndex(testContext(t), 200*time.Millisecond)
+	if err != nil || !strings.Contains(note, "not built yet") {
+		t.Fatalf("note %q, error %v", note, err)
+	}
+	// Nothing of the build is left that a starting program would wait for.
+	program.run("SET lock_timeout = '1s'")
+	program.run("CREATE INDEX IF NOT EXISTS sync_changes_by_table ON sync_changes(partition, commit_seq, tbl, idx)")
+	report.run("COMMIT")
+	if note := ensureCoverage(t, store); note != "" {
+		t.Errorf("note %q", note)
+	}
+	if got := value[string](program, coverageIndexes); got != "sync_changes true" {
 		t.Errorf("indexes: %s", got)
 	}
 }
@@ -137,7 +161,7 @@ func TestManyStartersBuildOneIndex(t *testing.T) {
 	for range 4 {
 		store := openStore(t, Config{URL: dsn})
 		starters.Go(func() {
-			if _, err := store.ensureCoverageIndex(testContext(t)); err != nil {
+			if _, err := store.ensureCoverageIndex(testContext(t), time.Minute); err != nil {
 				t.Error(err)
 			}
 		})
