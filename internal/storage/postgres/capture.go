@@ -15,6 +15,7 @@ type captured struct {
 	table       string
 	partitioned bool
 	key         []capturedColumn
+	deferrable  bool // two rows may have one key until a statement, or the transaction, ends
 	partition   capturedPartition
 	// counting are the columns that decide whether an UPDATE is a change: the key, the partition column and the source columns, in the
 	// table's own order.

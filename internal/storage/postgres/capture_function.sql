@@ -19,14 +19,22 @@ DECLARE
   _sb_ops smallint[];
   _sb_partition text;
 {{- if plain}}
+  _sb_partition_before text;
   _sb_key text;
-  _sb_before text;
+  _sb_key_before text;
   _sb_rows integer;
   _sb_changed boolean;
+  _sb_moved boolean;
+  _sb_list_old boolean := false;
 {{- end}}
 BEGIN
   -- Which keys of which partitions? op 1: a row that is there. 2: one that is gone. 3: a range of keys.
   IF TG_LEVEL = 'ROW' THEN
+{{- if plain}}
+    IF TG_OP = 'UPDATE' AND NOT ({{differs "OLD" "NEW"}}) THEN
+      RETURN NULL;
+    END IF;
+{{- end}}
     IF TG_OP <> 'DELETE' THEN
       _sb_partitions := ARRAY[{{partition "NEW"}}];
       _sb_keys := ARRAY[{{key "NEW"}}];
@@ -39,9 +47,13 @@ BEGIN
     END IF;
 {{- if plain}}
   ELSIF TG_OP = 'INSERT' THEN
-    SELECT array_agg({{partition "n"}}), array_agg({{key "n"}}), array_agg(1::smallint), count(*)
+    WITH few AS (
+      SELECT count(*) AS n FROM (SELECT FROM _sb_new LIMIT {{most}} + 1) AS f
+    )
+    SELECT array_agg({{partition "n"}}), array_agg({{key "n"}}), array_agg(1::smallint), (SELECT f.n FROM few AS f)
       INTO _sb_partitions, _sb_keys, _sb_ops, _sb_rows
-      FROM (SELECT * FROM _sb_new LIMIT {{most}} + 1) AS n;
+      FROM _sb_new AS n
+     WHERE (SELECT f.n <= {{most}} FROM few AS f);
     IF _sb_rows > {{most}} THEN
       WITH changed AS (
         SELECT {{parts "n"}}
@@ -52,106 +64,132 @@ BEGIN
         FROM ({{ranges}}) AS r;
     END IF;
   ELSIF TG_OP = 'DELETE' THEN
-    SELECT array_agg({{partition "o"}}), array_agg({{key "o"}}), array_agg(2::smallint), count(*)
+    WITH few AS (
+      SELECT count(*) AS n FROM (SELECT FROM _sb_old LIMIT {{most}} + 1) AS f
+    )
+    SELECT array_agg({{partition "o"}}), array_agg({{key "o"}}), array_agg(2::smallint), (SELECT f.n FROM few AS f)
       INTO _sb_partitions, _sb_keys, _sb_ops, _sb_rows
-      FROM (SELECT * FROM _sb_old LIMIT {{most}} + 1) AS o;
+      FROM _sb_old AS o
+     WHERE (SELECT f.n <= {{most}} FROM few AS f);
+    _sb_list_old := _sb_rows > {{most}};
   ELSE
     -- Most statements change one row: one look tells how many there are, and what the first one is.
     SELECT (SELECT count(*) FROM (SELECT FROM _sb_new LIMIT 2) AS few),
-           {{partition "n"}}, {{partition "o"}}, {{key "n"}}, {{same "o" "n"}} AND ({{differs "o" "n"}})
-      INTO _sb_rows, _sb_partition, _sb_before, _sb_key, _sb_changed
+           {{differs "o" "n"}}, {{partition "n"}}, {{key "n"}}, {{partition "o"}}, {{key "o"}}
+      INTO _sb_rows, _sb_changed, _sb_partition, _sb_key, _sb_partition_before, _sb_key_before
       FROM _sb_old AS o
      CROSS JOIN _sb_new AS n
      LIMIT 1;
-    -- A row whose key changed is left out: a row trigger of its own logs it, because old and new keys that overlap do not tell which
-    -- row went where.
     IF _sb_rows = 1 AND _sb_changed THEN
       _sb_partitions := ARRAY[_sb_partition];
       _sb_keys := ARRAY[_sb_key];
       _sb_ops := ARRAY[1::smallint];
-      IF _sb_before <> _sb_partition THEN
-        _sb_partitions := _sb_partitions || _sb_before;
-        _sb_keys := _sb_keys || _sb_key;
+      IF _sb_partition_before <> _sb_partition OR _sb_key_before <> _sb_key THEN
+        _sb_partitions := _sb_partitions || _sb_partition_before;
+        _sb_keys := _sb_keys || _sb_key_before;
         _sb_ops := _sb_ops || 2::smallint;
       END IF;
     ELSIF _sb_rows > 1 THEN
-      -- FULL JOIN, because a plan that was made for two rows is kept for 100,000: an inner join may then be a nested loop, a full one
-      -- cannot be. Rows without a partner are left out. Few rows may have changed in what counts, or none, however many there are.
+      -- Rows are paired by their keys. Few of them may have changed in what counts, or none, however many there are. FULL JOIN, because a
+      -- plan that was made for two rows is kept for 100,000: an inner join may then be a nested loop, a full one cannot be.
       WITH paired AS {{if byColumn}}MATERIALIZED {{end}}(
-        SELECT {{parts "n"}}{{if byColumn}}, {{value "o"}} AS w{{end}}
+        SELECT {{parts "n"}}{{if byColumn}}, {{value "o"}} AS w{{end}}, ({{present "o"}}) <> ({{present "n"}}) AS alone
           FROM _sb_old AS o
           FULL JOIN _sb_new AS n
             ON {{same "o" "n"}}
-         WHERE ({{present "o"}}) = ({{present "n"}})
-           AND ({{differs "o" "n"}})
+         WHERE ({{present "o"}}) <> ({{present "n"}})
+            OR {{differs "o" "n"}}
       ), changed AS MATERIALIZED (
-        SELECT {{names "p"}}, 1::smallint AS op
+        SELECT {{names "p"}}, 1::smallint AS op, p.alone
           FROM paired AS p
 {{- if byColumn}}
          UNION ALL
-        SELECT {{names "p" "w"}}, 2::smallint
+        SELECT {{names "p" "w"}}, 2::smallint, p.alone
           FROM paired AS p
          WHERE p.w IS DISTINCT FROM p.v
 {{- end}}
       ), size AS (
-        SELECT count(*) > {{most}} AS large
-          FROM changed
+        SELECT count(*) > {{most}} AS large, coalesce(bool_or(s.alone), false) AS alone
+          FROM changed AS s
       )
-      SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op)
-        INTO _sb_partitions, _sb_keys, _sb_ops
+      SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op), (SELECT s.alone FROM size AS s)
+        INTO _sb_partitions, _sb_keys, _sb_ops, _sb_moved
         FROM (
           SELECT {{partition "c"}} AS p, {{key "c"}} AS k, c.op
             FROM changed AS c
-           WHERE NOT (SELECT large FROM size)
+           WHERE NOT (SELECT s.large OR s.alone FROM size AS s)
            UNION ALL
           SELECT r.p, r.k, 3::smallint
             FROM ({{ranges}}) AS r
-           WHERE (SELECT large FROM size)
+           WHERE (SELECT s.large AND NOT s.alone FROM size AS s)
         ) AS r;
+      IF _sb_moved THEN
+        -- A key without a partner: keys changed. Where rows have taken keys of each other, the pairs are of different rows, and nobody can
+        -- tell which. So all keys count, the old ones and the new ones.
+        SELECT count(*) > {{most}} INTO _sb_list_old FROM (SELECT FROM _sb_new LIMIT {{most}} + 1) AS f;
+        IF _sb_list_old THEN
+          WITH changed AS (
+            SELECT {{parts "n"}}
+              FROM _sb_new AS n
+          )
+          SELECT array_agg(r.p), array_agg(r.k), array_agg(3::smallint)
+            INTO _sb_partitions, _sb_keys, _sb_ops
+            FROM ({{ranges}}) AS r;
+        ELSE
+          SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op)
+            INTO _sb_partitions, _sb_keys, _sb_ops
+            FROM (
+              SELECT b.p, b.k, min(b.op) AS op
+                FROM (
+                  SELECT {{partition "n"}} AS p, ({{key "n"}}) COLLATE "C" AS k, 1::smallint AS op
+                    FROM _sb_new AS n
+                   UNION ALL
+                  SELECT {{partition "o"}}, {{key "o"}}, 2::smallint
+                    FROM _sb_old AS o
+                ) AS b
+               GROUP BY b.p, b.k
+            ) AS r;
+        END IF;
+      END IF;
     END IF;
 {{- end}}
   END IF;
-  IF _sb_partitions IS NULL THEN
+  IF _sb_partitions IS NULL{{if plain}} AND NOT _sb_list_old{{end}} THEN
     RETURN NULL;
   END IF;
 
   -- Log them.
   _sb_xid := pg_current_xact_id()::text::bigint;
-{{- if plain}}
-  IF TG_LEVEL = 'STATEMENT' AND TG_OP = 'DELETE' AND _sb_rows > {{most}} THEN
-    -- Nobody can look up the keys of rows that are gone, so each range lists them as a JSON array in its payload.
-    WITH changed AS (
-      SELECT {{parts "o"}}
-        FROM _sb_old AS o
-    ), placed AS (
-      SELECT {{partition "c"}} AS p, {{key "c"}} AS k, row_number() OVER (PARTITION BY {{partition "c"}} ORDER BY {{order "c"}}) - 1 AS place
-        FROM changed AS c
-    ), listed AS (
-      SELECT s.p, array_agg(s.k ORDER BY s.place) AS keys
-        FROM placed AS s
-       GROUP BY s.p, s.place / {{most}}
-    ), logged AS (
-      INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes, payload)
-      SELECT l.p, _sb_xid, nextval({{sequence}}), {{table}}, to_json(ARRAY[l.keys[1], l.keys[cardinality(l.keys)]])::text, 3, '{}',
-             convert_to(to_json(l.keys)::text, 'UTF8')
-        FROM listed AS l
-      RETURNING partition
-    )
-    SELECT array_agg(DISTINCT l.partition)
-      INTO _sb_partitions
-      FROM logged AS l;
-  ELSIF cardinality(_sb_partitions) = 1 THEN
-{{- else}}
   IF cardinality(_sb_partitions) = 1 THEN
-{{- end}}
     INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
     VALUES (_sb_partitions[1], _sb_xid, nextval({{sequence}}), {{table}}, _sb_keys[1], _sb_ops[1], '{}');
-  ELSE
+  ELSIF cardinality(_sb_partitions) > 1 THEN
     INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
     SELECT c.p, _sb_xid, nextval({{sequence}}), {{table}}, c.k, c.op, '{}'
       FROM unnest(_sb_partitions, _sb_keys, _sb_ops) AS c(p, k, op);
     _sb_partitions := ARRAY(SELECT DISTINCT c.p FROM unnest(_sb_partitions) AS c(p) ORDER BY c.p);
   END IF;
+{{- if plain}}
+  IF _sb_list_old THEN
+    -- Nobody can look up the keys of so many rows that are gone, so they are listed, as a JSON array in the payload of a range.
+    WITH placed AS (
+      SELECT {{parts "o"}}, (row_number() OVER () - 1) / {{most}} AS place
+        FROM _sb_old AS o
+    ), listed AS (
+      SELECT {{listedIn}} AS p, {{list}} AS keys, {{ends}} AS ends
+        FROM placed AS c
+       GROUP BY {{if byColumn}}c.v, {{end}}c.place
+    ), logged AS (
+      INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes, payload)
+      SELECT l.p, _sb_xid, nextval({{sequence}}), {{table}}, to_json(l.ends)::text, 3, '{}', convert_to(to_json(l.keys)::text, 'UTF8')
+        FROM listed AS l
+      RETURNING partition
+    )
+    SELECT array_agg(DISTINCT l.p)
+      INTO _sb_partitions
+      FROM (SELECT partition FROM logged UNION ALL SELECT unnest(_sb_partitions)) AS l(p);
+  END IF;
+{{- end}}
 
   -- The partition's row is shared with every other writer and conflicts with an activation's FOR UPDATE alone, which thereby waits for us.
   -- Without it an activation could commit while our change is on its way.

@@ -42,7 +42,7 @@ func (s *Store) readCaptured(ctx context.Context, q querier, table storage.Table
 	if err := s.readCapturedRelations(ctx, q, &c); err != nil {
 		return captured{}, err
 	}
-	if err := s.checkCapturedKey(ctx, q, table); err != nil {
+	if err := s.readCapturedKey(ctx, q, table, &c); err != nil {
 		return captured{}, err
 	}
 	columns, err := s.readCapturedColumns(ctx, q, c)
@@ -143,22 +143,31 @@ func (f sourceCandidate) check(table string) error {
 	return nil
 }
 
-// checkCapturedKey: the log names rows by their keys, so the declared key has to tell them apart.
-func (s *Store) checkCapturedKey(ctx context.Context, q querier, table storage.Table) error {
+// readCapturedKey checks that the declared key tells rows apart, since the log names them by it, and whether it does so at every moment.
+func (s *Store) readCapturedKey(ctx context.Context, q querier, table storage.Table, c *captured) error {
+	what := fmt.Sprintf("look at the key of the source %q", table.Name)
 	if len(table.Key()) == 0 {
 		return refuseSource(table.Name, "it declares no primary key, so its rows cannot be told apart")
 	}
 	physical := map[string]storage.PhysicalTable{}
 	if err := s.readIndexes(ctx, q, []string{table.Name}, physical); err != nil {
-		return translate(err, fmt.Sprintf("look at the source %q", table.Name))
+		return translate(err, what)
 	}
 	found := physical[table.Name]
 	declared := slices.Sorted(slices.Values(table.Key()))
 	same := func(columns []string) bool { return slices.Equal(slices.Sorted(slices.Values(columns)), declared) }
-	if same(found.Key) || slices.ContainsFunc(found.Unique, same) {
+	if slices.ContainsFunc(found.Unique, same) {
 		return nil
 	}
-	return refuseSource(table.Name, "(%s) is neither its primary key nor unique without NULLs in the database", strings.Join(table.Key(), ", "))
+	if !same(found.Key) {
+		return refuseSource(table.Name, "(%s) is neither its primary key nor unique without NULLs in the database", strings.Join(table.Key(), ", "))
+	}
+	err := q.QueryRow(ctx, `
+		SELECT NOT i.indimmediate
+		  FROM pg_catalog.pg_index i
+		 WHERE i.indrelid = $1::bigint::oid
+		   AND i.indisprimary`, int64(c.relations[0].oid)).Scan(&c.deferrable)
+	return translate(err, what)
 }
 
 // capturedColumns are the columns of a source in their order.

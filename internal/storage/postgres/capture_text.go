@@ -38,11 +38,13 @@ func (s *Store) captureActions(c captured) template.FuncMap {
 		"value":     c.valueOf,
 		"parts":     c.parts,
 		"names":     c.names,
-		"order":     func(alias string) string { return c.order(alias, "") },
 		"same":      c.sameKey,
 		"present":   func(alias string) string { return alias + "." + quoteIdentifier(c.key[0].name) + " IS NOT NULL" },
 		"differs":   func(before, after string) string { return differs(c.counting, before, after) },
 		"ranges":    c.ranges,
+		"listedIn":  c.listedIn,
+		"list":      c.list,
+		"ends":      c.ends,
 	}
 }
 
@@ -184,7 +186,7 @@ func (c captured) ranges() string {
 	switch {
 	case c.partition.column == nil:
 		return c.rangeOfAll()
-	case len(c.key) == 1 && c.key[0].ordered:
+	case c.ordered():
 		return fmt.Sprintf(`
           SELECT %s AS p, to_json(ARRAY[min(c.k1)::text, max(c.k1)::text])::text AS k
             FROM changed AS c
@@ -193,6 +195,33 @@ func (c captured) ranges() string {
 	default:
 		return c.rangeBySorting()
 	}
+}
+
+// ordered says that the server has min and max for the key.
+func (c captured) ordered() bool { return len(c.key) == 1 && c.key[0].ordered }
+
+// list is the list of the keys of a group of "changed", sorted unless min and max give its ends anyway.
+func (c captured) list() string {
+	if c.ordered() {
+		return "array_agg(" + c.keyOf(changedAlias) + ")"
+	}
+	return "array_agg(" + c.keyOf(changedAlias) + " ORDER BY " + c.order(changedAlias, "") + ")"
+}
+
+// ends are the texts of the smallest and the largest key of a group of "changed".
+func (c captured) ends() string {
+	if c.ordered() {
+		return "ARRAY[min(c.k1)::text, max(c.k1)::text]"
+	}
+	return "ARRAY[(" + c.list() + ")[1], (" + c.list() + ")[count(*)]]"
+}
+
+// listedIn is the partition that a list of keys is logged in. Slices are read together, so any will do, and no hash is computed.
+func (c captured) listedIn() string {
+	if c.partition.slices > 0 {
+		return fmt.Sprintf("%s || c.place %% %d", quoteText(c.prefix()+"#"), c.partition.slices)
+	}
+	return c.partitionOf(changedAlias)
 }
 
 func (c captured) rangeOfAll() string {

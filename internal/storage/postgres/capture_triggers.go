@@ -57,10 +57,12 @@ const anyChange = triggerInsert | triggerUpdate | triggerDelete
 // sourceTriggers are the triggers of a captured table, in the order in which they are installed: the fence first.
 //
 // A plain table has statement triggers, which cost a program's large statements a fraction of what row triggers do. But the workers of
-// logical replication fire row triggers only (PostgreSQL manual, "Logical Replication: Architecture"), so row triggers that
-// fire for session_replication_role = replica alone stand beside them; a session in that role that is no such worker logs its
+// logical replication fire row triggers only (PostgreSQL manual, "Logical Replication: Architecture"), so a row trigger that
+// fires for session_replication_role = replica alone stands beside them; a session in that role that is no such worker logs its
 // changes twice, which only costs. A partitioned table has row triggers, because a new partition gets copies of those and of no others.
-// The row triggers come AFTER: a BEFORE trigger for each row, even one that does not fire, makes COPY insert row by row.
+//
+// The row triggers come AFTER: a BEFORE trigger for each row, even one that does not fire, makes COPY insert row by row. On plain tables
+// none has a condition, since a column in a condition can no longer change its type.
 func (c captured) sourceTriggers(minimum int64) []sourceTrigger {
 	function, table, required := captureFunction(c.table), c.table, fmt.Sprint(minimum)
 	rows := firesInReplica
@@ -73,16 +75,20 @@ func (c captured) sourceTriggers(minimum int64) []sourceTrigger {
 		{name: fenceRowTrigger, kind: triggerRow | anyChange, mode: rows, function: fenceSourceFunction, argument: &required},
 		{name: captureTruncateTrigger, kind: triggerTruncate, mode: firesAlways, function: logTruncateFunction, argument: &table,
 			capture: true, everywhere: true},
-		{name: captureRowTrigger, kind: triggerRow | triggerInsert | triggerDelete, mode: rows, function: function, capture: true},
-		{name: captureRowUpdateTrigger, kind: triggerRow | triggerUpdate, mode: rows, function: function, capture: true,
-			when: differs(c.counting, "OLD", "NEW")},
 	}
 	if c.partitioned {
-		return triggers
+		return append(triggers,
+			sourceTrigger{name: captureRowTrigger, kind: triggerRow | triggerInsert | triggerDelete, mode: rows, function: function, capture: true},
+			sourceTrigger{name: captureRowUpdateTrigger, kind: triggerRow | triggerUpdate, mode: rows, function: function, capture: true,
+				when: differs(c.counting, "OLD", "NEW")})
+	}
+	if c.deferrable {
+		// Until the end of a statement two rows may have one key, so rows may change places: no key is then without a partner.
+		triggers = append(triggers, sourceTrigger{name: captureKeyTrigger, kind: triggerRow | triggerUpdate, mode: firesAlways, function: function,
+			capture: true, when: differs(c.key, "OLD", "NEW")})
 	}
 	return append(triggers,
-		sourceTrigger{name: captureKeyTrigger, kind: triggerRow | triggerUpdate, mode: firesAlways, function: function, capture: true,
-			when: differs(c.key, "OLD", "NEW")},
+		sourceTrigger{name: captureRowTrigger, kind: triggerRow | anyChange, mode: rows, function: function, capture: true},
 		sourceTrigger{name: captureInsertTrigger, kind: triggerInsert, mode: firesAlways, function: function, capture: true, newTable: true},
 		sourceTrigger{name: captureUpdateTrigger, kind: triggerUpdate, mode: firesAlways, function: function, capture: true, oldTable: true, newTable: true},
 		sourceTrigger{name: captureDeleteTrigger, kind: triggerDelete, mode: firesAlways, function: function, capture: true, oldTable: true},
