@@ -28,6 +28,9 @@ func (w *worker) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := w.shareTheRate(ctx); err != nil {
+		return err
+	}
 	touched := map[string]bool{}
 	for _, lease := range leases {
 		touched[lease.Partition] = true
@@ -43,6 +46,18 @@ func (w *worker) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// shareTheRate divides the rate limit by the workers that have something to scan: with fewer ranges than workers the others have
+// nothing to do, and their share would be lost.
+func (w *worker) shareTheRate(ctx context.Context) error {
+	return w.persist(ctx, w.claim.Name, func() error {
+		progress, err := w.Store.ReadProgress(ctx, w.claim.Name)
+		if err == nil {
+			w.pace.workers = max(1, min(w.share.Of, progress.RangesTotal-progress.RangesDone))
+		}
+		return err
+	})
 }
 
 // scan goes over one key range.

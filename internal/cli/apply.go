@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -154,9 +155,57 @@ func (p *Program) runBackfills(ctx context.Context, s *session) error {
 			p.say("backfill %s: left to your own program (syncbarrier checkpoint claim, advance, activate)", name)
 			continue
 		}
-		if err := p.runBackfill(ctx, s, name, func(r *backfill.Runner) error { return r.RunAll(ctx, name) }); err != nil {
+		if err := p.finishBackfill(ctx, s, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// finishBackfill brings a checkpoint to its activation, whoever does the work. An apply that runs at the same time may claim it: then its
+// progress is watched, and only if it stands still for a while is the work claimed back. Claiming is safe at any time; the pause only
+// keeps two of us from taking it from each other in turn.
+func (p *Program) finishBackfill(ctx context.Context, s *session, name string) error {
+	for {
+		err := p.runBackfill(ctx, s, name, func(r *backfill.Runner) error { return r.RunAll(ctx, name) })
+		if storage.ClassOf(err) != storage.ClassOwnershipLost {
+			return err
+		}
+		p.say("backfill %s: another process has claimed it; waiting for its activation", name)
+		activated, err := p.watch(ctx, s, name)
+		if err != nil || activated {
+			return err
+		}
+	}
+}
+
+const (
+	watchEvery = 500 * time.Millisecond
+	// standsStill: a worker that moves nothing for so long is taken over from.
+	standsStill = 30 * time.Second
+)
+
+// watch waits until a checkpoint is activated (true), or its progress stands still (false).
+func (p *Program) watch(ctx context.Context, s *session, name string) (activated bool, err error) {
+	last, moved := "", p.Clock.Now()
+	for {
+		progress, err := s.store.ReadProgress(ctx, name)
+		switch {
+		case err != nil && !storage.ClassOf(err).Retryable():
+			return false, err
+		case err == nil && progress.Activated == progress.Total:
+			return true, nil
+		case err == nil:
+			now := fmt.Sprint(progress.RowsDone, progress.RangesDone, progress.Activated, progress.ClaimToken)
+			if now != last {
+				last, moved = now, p.Clock.Now()
+			}
+		}
+		if p.Clock.Now().Sub(moved) > standsStill {
+			return false, nil
+		}
+		if err := p.Clock.Sleep(ctx, watchEvery); err != nil {
+			return false, err
+		}
+	}
 }

@@ -54,7 +54,15 @@ type backfillOutput struct {
 }
 
 func (p *Program) backfill(ctx context.Context, s *session, name, token string, share backfill.Share) error {
-	err := p.runBackfill(ctx, s, name, func(r *backfill.Runner) error {
+	definition, err := s.store.ReadDefinition(ctx, name)
+	if err != nil {
+		return err
+	}
+	if definition.Checkpoint.Backfill.External() {
+		return storage.Refuse(storage.CodeInvalidSpec, "checkpoint %q is filled by a program of your own, so there is nothing to run here", name).
+			WithHint("that program uses syncbarrier checkpoint claim, advance and activate")
+	}
+	err = p.runBackfill(ctx, s, name, func(r *backfill.Runner) error {
 		if token == "" {
 			return r.RunAll(ctx, name)
 		}

@@ -69,6 +69,9 @@ func (p *Program) fenceVerb(verb, short string) *cobra.Command {
 func writeFence(w io.Writer, out fenceOutput) {
 	_, _ = fmt.Fprintln(w, out.Message)
 	section(w, "repaired", out.Repaired)
+	if len(out.Findings) > 0 {
+		_, _ = fmt.Fprintln(w, "found:")
+	}
 	for _, f := range out.Findings {
 		_, _ = fmt.Fprintf(w, "  %s: %s", f.Object, f.Problem)
 		if f.Rows > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 
@@ -47,9 +48,19 @@ type failure struct {
 	ExitCode int               `json:"exitCode"`
 }
 
+// An address that was written where it does not belong comes back in the message about it, and it may hold a password.
+var addresses = regexp.MustCompile(`(?i)(postgres(?:ql)?:/*)[^\n]*|(password\s*=)[^\n]*`)
+
+// withoutSecrets cuts a message off where an address or a password begins. Secrets may hold spaces and quotes, so the rest of the line goes.
+func withoutSecrets(message string) string { return addresses.ReplaceAllString(message, "$1$2...") }
+
 func (p *Program) printError(err error, code int) {
+	message := err.Error()
+	if code == exitUsage {
+		message = withoutSecrets(message)
+	}
 	if p.json() {
-		f := failure{Reason: reasonOf(err, code), Message: err.Error(), ExitCode: code}
+		f := failure{Reason: reasonOf(err, code), Message: message, ExitCode: code}
 		var refused *storage.Error
 		if errors.As(err, &refused) {
 			f.Code, f.Hint, f.Blockers = string(refused.Code), refused.Hint, refused.Blocked
@@ -57,7 +68,7 @@ func (p *Program) printError(err error, code int) {
 		_ = p.print(f, nil)
 		return
 	}
-	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %v\n", reasonOf(err, code), err)
+	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %s\n", reasonOf(err, code), message)
 	if code == exitUsage {
 		_, _ = fmt.Fprintln(p.Err, "syncbarrier --help shows how it is called")
 	}

@@ -171,7 +171,12 @@ func (d declaration) checkUpdate(table Table) error {
 	return nil
 }
 
+// checkVerify: a check that nobody runs would be worse than none. The queries return keys of the table that a backfill goes over, and where a
+// program of the user's own does the work there is none to compare with.
 func (d declaration) checkVerify() error {
+	if len(d.checkpoint.Verify) > 0 && d.checkpoint.Backfill.External() {
+		return d.refuse("verify: needs a backfill by update or statement; a program of your own verifies its work itself, before it activates")
+	}
 	seen := map[string]bool{}
 	for _, verify := range d.checkpoint.Verify {
 		switch {

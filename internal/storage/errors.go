@@ -268,12 +268,12 @@ func ClassOf(err error) Class {
 
 // Blocker is somebody who holds a lock that we need.
 type Blocker struct {
-	PID         int    // server process id; 0 for a prepared transaction
-	Kind        string // "session", "prepared transaction", "vacuum", "process"
-	Name        string // application name, or the name of the prepared transaction
-	User        string
-	Table       string
-	HeldSeconds int64 // how long its transaction is open, in seconds
+	PID         int    `json:"pid"`  // server process id; 0 for a prepared transaction
+	Kind        string `json:"kind"` // "session", "prepared transaction", "vacuum", "process"
+	Name        string `json:"name"` // application name, or the name of the prepared transaction
+	User        string `json:"user"`
+	Table       string `json:"table"`
+	HeldSeconds int64  `json:"heldSeconds"` // how long its transaction is open, in seconds
 }
 
 // String names the blocker without any query text, which could hold row data.

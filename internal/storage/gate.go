@@ -24,10 +24,10 @@ type ServeGate struct {
 
 // PendingCheckpoint is a checkpoint row that keeps the gate closed.
 type PendingCheckpoint struct {
-	Partition string
-	Name      string
-	Version   int64
-	State     State
+	Partition string `json:"partition"`
+	Name      string `json:"name"`
+	Version   int64  `json:"version"`
+	State     State  `json:"state"`
 }
 
 // GateReason is why a gate is open or closed. The words are those of pod conditions.

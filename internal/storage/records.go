@@ -14,14 +14,14 @@ const (
 
 // CheckpointRow is one row of sync_backfill_checkpoints.
 type CheckpointRow struct {
-	Partition    string
-	Name         string
-	Version      int64
-	State        State
-	Watermark    int64
-	OwnerEpoch   int64
-	ObservedRows int64
-	UpdatedAt    time.Time
+	Partition    string    `json:"partition"`
+	Name         string    `json:"name"`
+	Version      int64     `json:"version"`
+	State        State     `json:"state"`
+	Watermark    int64     `json:"watermark"`
+	OwnerEpoch   int64     `json:"ownerEpoch"`
+	ObservedRows int64     `json:"observedRows"`
+	UpdatedAt    time.Time `json:"updatedAt"`
 }
 
 // Claim is the ownership of checkpoint rows: whoever has another pair of epoch and token can change nothing.
@@ -155,11 +155,11 @@ type CheckpointProgress struct {
 
 // BehindRow is a checkpoint row that is not activated.
 type BehindRow struct {
-	Partition  string
-	State      State
-	Watermark  int64
-	OwnerEpoch int64
-	Verdict    Verdict
+	Partition  string  `json:"partition"`
+	State      State   `json:"state"`
+	Watermark  int64   `json:"watermark"`
+	OwnerEpoch int64   `json:"ownerEpoch"`
+	Verdict    Verdict `json:"verdict"`
 }
 
 // Status is everything about a database schema that people ask for, from one read.
@@ -187,11 +187,11 @@ type DatabaseIdentity struct {
 
 // FenceFinding is one way in which fence or guards are not as they should be.
 type FenceFinding struct {
-	Object  string // table, trigger or function, named in full
-	Problem string // what is wrong, in a sentence
-	Rows    int64  // rows that got in below the fence, if they can be counted; else 0
+	Object  string `json:"object"`  // table, trigger or function, named in full
+	Problem string `json:"problem"` // what is wrong, in a sentence
+	Rows    int64  `json:"rows"`    // rows that got in below the fence, if they can be counted; else 0
 	// Repairable says that RepairFence puts it back; if not, a person must (a foreign trigger, a default).
-	Repairable bool
+	Repairable bool `json:"repairable"`
 }
 
 // FenceReport is the answer of CheckFence and RepairFence.
@@ -221,16 +221,16 @@ type BarrierResult struct {
 
 // LockNote is a lock that a barrier takes.
 type LockNote struct {
-	Table string
-	Mode  string
+	Table string `json:"table"`
+	Mode  string `json:"mode"`
 }
 
 // UnversionedWriter is a session that writes to a source without a version, as far as a sample can tell.
 type UnversionedWriter struct {
-	Application string
-	User        string
-	Sessions    int
-	Table       string
+	Application string `json:"application"`
+	User        string `json:"user"`
+	Sessions    int    `json:"sessions"`
+	Table       string `json:"table"`
 }
 
 // Plan is what EnsureSchema would do now.
