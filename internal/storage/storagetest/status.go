@@ -100,6 +100,10 @@ func statusRemove(f *fixture) {
 	again, err := f.store.Remove(f.ctx, true)
 	f.must(err, "remove again")
 	same(f, "statements when there is nothing", len(again), 0)
+	f.apply(version2()) // and back: nothing that stayed is in its way
+	report, err := f.store.CheckFence(f.ctx)
+	f.must(err, "check the fence that was put back")
+	same(f, "findings", len(report.Findings), 0)
 }
 
 func statusProgress(f *fixture) {
