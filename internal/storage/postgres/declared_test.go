@@ -69,6 +69,8 @@ func TestTriggersAreReadAsTheyAreWritten(t *testing.T) {
 		"syncbarrier_guard_checkpoint":          "sync_backfill_checkpoints syncbarrier_guard_checkpoint 31 [] ",
 		"syncbarrier_guard_checkpoint_truncate": "sync_backfill_checkpoints syncbarrier_guard_checkpoint 34 [] ",
 		"syncbarrier_guard_definition":          "sync_backfill_definitions syncbarrier_guard_definition 5 [] ",
+		"syncbarrier_guard_definition_kept":     "sync_backfill_definitions syncbarrier_guard_definition_kept 27 [] ",
+		"syncbarrier_guard_definition_truncate": "sync_backfill_definitions syncbarrier_guard_definition_kept 34 [] ",
 		"syncbarrier_guard_commits":             "sync_commits syncbarrier_guard_log 11 [] starts_withold.partition,'capture:'",
 		"syncbarrier_guard_changes":             "sync_changes syncbarrier_guard_log 11 [] starts_withold.partition,'capture:'",
 	}

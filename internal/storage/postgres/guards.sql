@@ -276,6 +276,51 @@ AFTER INSERT ON {schema}.sync_backfill_definitions
 FOR EACH ROW
 EXECUTE FUNCTION {schema}.syncbarrier_guard_definition();
 
+-- A definition is what makes the checkpoint guard ask for a proof. Without this, a program deletes or renames it, activates, and the gate opens
+-- over rows that nobody filled. Only an abandon deletes one, after the checkpoint's rows. Settings may change at any time.
+CREATE OR REPLACE FUNCTION {schema}.syncbarrier_guard_definition_kept()
+RETURNS trigger
+LANGUAGE plpgsql
+VOLATILE
+SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $syncbarrier$
+#variable_conflict use_column
+DECLARE
+  _sb_problem text;
+BEGIN
+  IF TG_OP = 'TRUNCATE' THEN
+    _sb_problem := 'definitions are not deleted, their checkpoints can be abandoned';
+  ELSIF TG_OP = 'UPDATE' THEN
+    IF (NEW.name, NEW.version, NEW.hash, NEW.definition) IS DISTINCT FROM (OLD.name, OLD.version, OLD.hash, OLD.definition) THEN
+      _sb_problem := format('the definition of checkpoint %L does not change, only its settings do', OLD.name);
+    END IF;
+  ELSIF NOT EXISTS (SELECT FROM {schema}.sync_backfill_progress AS p WHERE p.checkpoint = OLD.name AND p.kind = 'abandoned')
+     OR EXISTS (SELECT FROM {schema}.sync_backfill_checkpoints AS c WHERE c.name = OLD.name)
+  THEN
+    _sb_problem := format('the definition of checkpoint %L is not deleted, the checkpoint can be abandoned', OLD.name);
+  ELSE
+    RETURN OLD;
+  END IF;
+  IF _sb_problem IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = 'sync.storage.checkpoint_guard',
+      DETAIL = format('table %I.%I: %s', TG_TABLE_SCHEMA, TG_TABLE_NAME, _sb_problem);
+  END IF;
+  RETURN NEW;
+END
+$syncbarrier$;
+
+CREATE OR REPLACE TRIGGER syncbarrier_guard_definition_kept
+BEFORE UPDATE OR DELETE ON {schema}.sync_backfill_definitions
+FOR EACH ROW
+EXECUTE FUNCTION {schema}.syncbarrier_guard_definition_kept();
+
+CREATE OR REPLACE TRIGGER syncbarrier_guard_definition_truncate
+BEFORE TRUNCATE ON {schema}.sync_backfill_definitions
+FOR EACH STATEMENT
+EXECUTE FUNCTION {schema}.syncbarrier_guard_definition_kept();
+
 -- The log of a captured partition has gaps by its nature, so a row that was deleted is never missed. It goes only at or below the horizon,
 -- which is moved first and tells every reader that the log no longer answers.
 CREATE OR REPLACE FUNCTION {schema}.syncbarrier_guard_log()

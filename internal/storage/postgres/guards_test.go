@@ -244,6 +244,33 @@ func TestChangesOfACheckpointThatTakeSomethingBackAreSkipped(t *testing.T) {
 	}
 }
 
+// TestADefinitionIsKept: without its definition a checkpoint would be another program's, to activate without proof.
+func TestADefinitionIsKept(t *testing.T) {
+	_, dsn := newCatalog(t)
+	program := connect(t, dsn)
+	define(program, "c")
+	program.run("INSERT INTO " + checkpointInto + " VALUES ('p', 'c', 7, 'backfilling', 100, 5, 0)")
+	for _, role := range []string{"origin", "replica"} {
+		program.run("SET session_replication_role = " + role)
+		for _, sql := range []string{
+			"DELETE FROM sync_backfill_definitions",
+			"TRUNCATE sync_backfill_definitions",
+			"UPDATE sync_backfill_definitions SET name = 'd'",
+			"UPDATE sync_backfill_definitions SET version = 8",
+			"UPDATE sync_backfill_definitions SET hash = 'other'",
+			"UPDATE sync_backfill_definitions SET definition = '[]'",
+			"INSERT INTO sync_backfill_definitions VALUES ('c', 7, 'h', '[]', '{}') ON CONFLICT (name) DO UPDATE SET definition = EXCLUDED.definition",
+		} {
+			t.Run(role+": "+sql, func(t *testing.T) { expectGuarded(t, program.try(sql), storage.CodeCheckpointGuard) })
+		}
+	}
+	program.run(`UPDATE sync_backfill_definitions SET settings = '{"paused":true}'`)
+	progress(program, "c", "abandoned", "*", 0)
+	expectGuarded(t, program.try("DELETE FROM sync_backfill_definitions"), storage.CodeCheckpointGuard) // its row still needs it
+	program.run("DELETE FROM sync_backfill_checkpoints")
+	program.run("DELETE FROM sync_backfill_definitions")
+}
+
 func TestOnlyAProofOfTheSameClaimActivates(t *testing.T) {
 	_, dsn := newCatalog(t)
 	program := connect(t, dsn)
