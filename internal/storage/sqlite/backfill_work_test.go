@@ -57,6 +57,7 @@ func TestBackfillSQLStaysInsideItsBatch(t *testing.T) {
 				"INSERT INTO todos VALUES (1, 'a', 'x'), (2, 'a', 'x')",
 			}, []storage.Table{todosTable(nullableColumn("filled", storage.TypeInteger))}, checkpoint)
 			// Some of it would have been refused where it is declared, so it gets in by another way.
+			b.program.exec("DROP TRIGGER syncbarrier_guard_definition_update")
 			b.program.exec("UPDATE sync_backfill_definitions SET definition = replace(definition, ?1, ?2)", "SELECT 'the apply'", tt.apply)
 			b.begin()
 			lease := b.take(0, 1)[0]

@@ -29,6 +29,7 @@ var weakenings = []struct {
 	{"the guard of the marker is dropped", []string{"DROP TRIGGER syncbarrier_guard_marker_update"}, "syncbarrier_guard_marker_update", "missing", true},
 	{"the guard of the fence is dropped", []string{"DROP TRIGGER syncbarrier_guard_fence_delete"}, "syncbarrier_guard_fence_delete", "missing", true},
 	{"the guard of the checkpoints is dropped", []string{"DROP TRIGGER syncbarrier_guard_checkpoint_update"}, "syncbarrier_guard_checkpoint_update", "missing", true},
+	{"the guard of the definitions is dropped", []string{"DROP TRIGGER syncbarrier_guard_definition_delete"}, "syncbarrier_guard_definition_delete", "missing", true},
 	{"the fence is lowered behind its guard", []string{
 		"DROP TRIGGER syncbarrier_guard_fence_update",
 		"UPDATE sync_writer_fence SET required_writer_version = 1",

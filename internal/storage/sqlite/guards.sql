@@ -303,6 +303,55 @@ BEGIN
     AND row_key = quote(OLD.partition) || quote(OLD.name);
 END;
 
+-- sync_backfill_definitions: a definition is what makes the guards above ask for a proof. Without these a program deletes or renames it,
+-- activates, and the gate opens over rows that nobody filled. Only an abandon deletes one, after the checkpoint's rows. Settings may
+-- change. What an insert replaces may also stand under the same rowid and another name, so the rows are counted.
+
+CREATE TRIGGER syncbarrier_guard_definition_insert
+BEFORE INSERT ON sync_backfill_definitions
+FOR EACH ROW
+BEGIN
+  DELETE FROM sync_barrier_replaced
+  WHERE tbl = 'sync_backfill_definitions';
+  INSERT INTO sync_barrier_replaced(tbl, row_key, first_value, second_value)
+  SELECT 'sync_backfill_definitions', '', count(*), 0
+  FROM sync_backfill_definitions;
+END;
+
+CREATE TRIGGER syncbarrier_guard_definition_replace
+AFTER INSERT ON sync_backfill_definitions
+FOR EACH ROW
+WHEN EXISTS (
+  SELECT 1
+  FROM sync_barrier_replaced
+  WHERE tbl = 'sync_backfill_definitions'
+    AND first_value >= (SELECT count(*) FROM sync_backfill_definitions)
+)
+BEGIN
+  SELECT RAISE(ABORT, 'sync.storage.checkpoint_guard');
+END;
+
+CREATE TRIGGER syncbarrier_guard_definition_update
+BEFORE UPDATE ON sync_backfill_definitions
+FOR EACH ROW
+WHEN NEW.rowid IS NOT OLD.rowid
+  OR NEW.name IS NOT OLD.name
+  OR NEW.version IS NOT OLD.version
+  OR NEW.hash IS NOT OLD.hash
+  OR NEW.definition IS NOT OLD.definition
+BEGIN
+  SELECT RAISE(ABORT, 'sync.storage.checkpoint_guard');
+END;
+
+CREATE TRIGGER syncbarrier_guard_definition_delete
+BEFORE DELETE ON sync_backfill_definitions
+FOR EACH ROW
+WHEN NOT EXISTS (SELECT 1 FROM sync_backfill_progress WHERE checkpoint = OLD.name AND kind = 'abandoned')
+  OR EXISTS (SELECT 1 FROM sync_backfill_checkpoints WHERE name = OLD.name)
+BEGIN
+  SELECT RAISE(ABORT, 'sync.storage.checkpoint_guard');
+END;
+
 -- The log of a captured partition goes only at or below its horizon, which pruning moves first in the same transaction.
 
 CREATE TRIGGER syncbarrier_guard_commits_delete

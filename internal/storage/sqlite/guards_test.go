@@ -233,6 +233,37 @@ func TestACheckpointIsNotReplacedDeletedOrBornActivated(t *testing.T) {
 	same(t, "rows", p.number("SELECT count(*) FROM sync_backfill_checkpoints"), 3)
 }
 
+func TestADefinitionIsNotChangedReplacedOrDeleted(t *testing.T) {
+	t.Parallel()
+	_, p := guardedFile(t)
+	before := fmt.Sprint(p.rows("SELECT rowid, * FROM sync_backfill_definitions"))
+	insert := "INTO sync_backfill_definitions(rowid, name, version, hash, definition, settings) SELECT "
+	for _, statement := range []string{
+		"DELETE FROM sync_backfill_definitions",
+		"DELETE FROM sync_backfill_definitions WHERE name = 'title-norm'",
+		"UPDATE sync_backfill_definitions SET name = 'another'",
+		"UPDATE OR REPLACE sync_backfill_definitions SET name = 'another'",
+		"UPDATE sync_backfill_definitions SET version = 6",
+		"UPDATE sync_backfill_definitions SET hash = ''",
+		"UPDATE OR IGNORE sync_backfill_definitions SET definition = '{}'",
+		"UPDATE sync_backfill_definitions SET rowid = rowid + 1",
+		"REPLACE INTO sync_backfill_definitions SELECT name, version, hash, '{}', settings FROM sync_backfill_definitions",
+		"INSERT OR REPLACE INTO sync_backfill_definitions SELECT * FROM sync_backfill_definitions",
+		"INSERT OR REPLACE " + insert + "rowid, 'another', version, hash, definition, settings FROM sync_backfill_definitions",
+		`INSERT INTO sync_backfill_definitions SELECT name, version, '', definition, settings FROM sync_backfill_definitions WHERE true
+			ON CONFLICT(name) DO UPDATE SET hash = excluded.hash`,
+	} {
+		p.refused(checkpointGuard, statement)
+	}
+	p.exec("INSERT INTO sync_backfill_definitions SELECT * FROM sync_backfill_definitions WHERE true ON CONFLICT DO NOTHING")
+	same(t, "definitions", fmt.Sprint(p.rows("SELECT rowid, * FROM sync_backfill_definitions")), before)
+	p.exec("UPDATE sync_backfill_definitions SET settings = '{\"batchRows\":7}'")
+	p.exec("UPDATE sync_backfill_checkpoints SET state = 'activated' WHERE name = 'title-norm'")
+	same(t, "state", p.text("SELECT state FROM sync_backfill_checkpoints WHERE name = 'title-norm'"), "backfilling")
+	p.exec("INSERT INTO sync_backfill_definitions VALUES ('another', 7, '', '{}', '{}')")
+	same(t, "definitions", p.number("SELECT count(*) FROM sync_backfill_definitions"), 2)
+}
+
 func TestAnAbandonedCheckpointGoesAndItsEpochsAreNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	_, p := guardedFile(t)

@@ -18,6 +18,7 @@ func runGuards(t *testing.T, open Opener) {
 		{"a watermark goes down only with a new epoch", guardWatermark},
 		{"nobody activates a checkpoint of ours without the proof", guardProof},
 		{"a checkpoint that another program declared is that program's to activate", guardForeign},
+		{"a definition stays as it is, apart from its settings", guardDefinition},
 		{"an activated row does not change", guardActivated},
 		{"nothing of it is deleted", guardDelete},
 	})
@@ -120,6 +121,26 @@ func guardProof(f *fixture) {
 	f.wantGate(2, storage.GateBackfilling)
 	f.refused(storage.CodeCheckpointGuard, `INSERT INTO sync_backfill_checkpoints (partition, name, schema_version, state, updated_at_ms)
 		VALUES ('b', 'letters', 2, 'activated', 0)`)
+}
+
+func guardDefinition(f *fixture) {
+	f.apply(version1())
+	f.apply(version2(external("letters", 2, "a")))
+	for _, change := range []string{
+		"DELETE FROM sync_backfill_definitions",
+		"UPDATE sync_backfill_definitions SET name = 'another'",
+		"UPDATE sync_backfill_definitions SET version = 1",
+		"UPDATE sync_backfill_definitions SET hash = ''",
+		"UPDATE sync_backfill_definitions SET definition = '{}'",
+	} {
+		f.refused(storage.CodeCheckpointGuard, change)
+	}
+	same(f, "definitions whose settings change", f.exec("UPDATE sync_backfill_definitions SET settings = '{}' WHERE name = 'letters'"), 1)
+	f.skipped("UPDATE sync_backfill_checkpoints SET state = 'activated'")
+	f.wantGate(2, storage.GateBackfilling)
+	_, err := f.store.AbandonCheckpoint(f.ctx, "letters", 2, "a person", "it is not needed")
+	f.must(err, "abandon")
+	same(f, "definitions after the abandon", f.number("SELECT count(*) FROM sync_backfill_definitions"), 0)
 }
 
 func guardForeign(f *fixture) {
