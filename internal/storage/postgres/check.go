@@ -52,6 +52,7 @@ func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (
 	report := storage.FenceReport{MinWriterVersion: max(0, found.enforced())}
 	report.Findings = append(report.Findings, s.relationFindings(found)...)
 	report.Findings = append(report.Findings, s.minimumFindings(found)...)
+	report.Findings = append(report.Findings, s.versionFindings(found)...)
 	for _, function := range declaredFunctions {
 		for _, problem := range s.functionProblems(found, function) {
 			report.Findings = append(report.Findings, storage.FenceFinding{
@@ -62,11 +63,15 @@ func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (
 		report.Findings = append(report.Findings, s.triggerProblems(found, trigger.withMinimum(found.required()))...)
 	}
 	report.Findings = append(report.Findings, s.foreignTriggers(found)...)
-	log, err := s.logFindings(ctx, q, found)
-	if err != nil {
-		return storage.FenceReport{}, err
+	for _, look := range []func(context.Context, querier, foundCatalog) ([]storage.FenceFinding, error){
+		s.partitionFindings, s.markerFindings, s.logFindings,
+	} {
+		findings, err := look(ctx, q, found)
+		if err != nil {
+			return storage.FenceReport{}, err
+		}
+		report.Findings = append(report.Findings, findings...)
 	}
-	report.Findings = append(report.Findings, log...)
 	return report, nil
 }
 

@@ -18,6 +18,7 @@ type foundCatalog struct {
 	owner     string // the role that owns the catalog, and must own the functions
 	relations map[string]foundRelation
 	version   bool // sync_commits has its column writer_version
+	countable bool // and it holds whole numbers
 	functions map[string]foundFunction
 	triggers  []foundTrigger
 	minimum   foundMinimum
@@ -152,7 +153,16 @@ func (s *Store) readRelations(ctx context.Context, q querier, found *foundCatalo
 		           FROM pg_catalog.pg_attribute AS a
 		          WHERE a.attrelid = c.oid
 		            AND a.attname = 'writer_version'
-		            AND NOT a.attisdropped)
+		            AND NOT a.attisdropped),
+		       c.relname = 'sync_commits' AND EXISTS (
+		         SELECT
+		           FROM pg_catalog.pg_attribute AS a
+		           JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+		          WHERE a.attrelid = c.oid
+		            AND a.attname = 'writer_version'
+		            AND NOT a.attisdropped
+		            AND coalesce(nullif(t.typbasetype, 0), t.oid)
+		                IN ('pg_catalog.int2'::regtype, 'pg_catalog.int4'::regtype, 'pg_catalog.int8'::regtype))
 		  FROM pg_catalog.pg_class AS c
 		  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 		 CROSS JOIN definer AS d
@@ -163,11 +173,12 @@ func (s *Store) readRelations(ctx context.Context, q querier, found *foundCatalo
 	}
 	found.relations = map[string]foundRelation{}
 	var relation foundRelation
-	var version bool
+	var version, countable bool
 	_, err = pgx.ForEachRow(rows, []any{&relation.name, &relation.kind, &relation.owner, &relation.unlogged, &relation.policies,
-		&relation.forced, &relation.rights, &relation.hidden, &found.owner, &version}, func() error {
+		&relation.forced, &relation.rights, &relation.hidden, &found.owner, &version, &countable}, func() error {
 		found.relations[relation.name] = relation
 		found.version = found.version || version
+		found.countable = found.countable || countable
 		return nil
 	})
 	return err

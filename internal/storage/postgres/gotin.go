@@ -20,6 +20,9 @@ func (s *Store) addGotIn(ctx context.Context, q querier, found foundCatalog, rep
 			return nil // which is a finding of its own
 		}
 	}
+	if !found.countable {
+		return nil
+	}
 	floors, incomplete, err := s.raisedFloors(ctx, q)
 	if err != nil || len(floors) == 0 {
 		return err

@@ -82,7 +82,11 @@ func (s *Store) repair(ctx context.Context, tx pgx.Tx) ([]string, error) {
 		}
 		repaired = append(repaired, fmt.Sprintf("row %q of %s", storage.AllPartitions, s.named("sync_writer_fence")))
 	}
-	return repaired, nil
+	partitions, err := s.repairPartitions(ctx, tx, found)
+	if err != nil {
+		return nil, err
+	}
+	return append(repaired, partitions...), nil
 }
 
 // repairRelations makes the sequence again and takes forced row security off. Tables are not made again: what was in them is lost, and an empty
