@@ -105,6 +105,11 @@ type schemaObjects struct {
 	columns map[string][]string // folded names of the sync protocol's tables to their columns
 }
 
+// hasVersions says whether commits have a column for the writer version.
+func (o schemaObjects) hasVersions() bool {
+	return slices.Contains(o.columns["sync_commits"], "writer_version")
+}
+
 func (o schemaObjects) isTable(name string) bool { return o.kinds[fold(name)] == "table" }
 
 // fold is the form in which SQLite compares names.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -47,6 +48,9 @@ func (s *Store) fenceReport(ctx context.Context, q querier) (storage.FenceReport
 		return storage.FenceReport{}, err
 	}
 	report := storage.FenceReport{MinWriterVersion: minimum, Findings: findings}
+	if !objects.hasVersions() { // among the findings too, and there is nothing to count by
+		return report, nil
+	}
 	err = addGotIn(ctx, q, objects, &report)
 	return report, err
 }
@@ -95,22 +99,37 @@ func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]sto
 		}
 		findings = append(findings, more...)
 	}
-	return findings, nil
+	listed, err := checkListedFences(ctx, q, objects)
+	return append(findings, listed...), err
 }
 
 func missingTrigger(t trigger) storage.FenceFinding {
 	return storage.FenceFinding{Object: "trigger " + t.name + " on " + t.table, Repairable: true, Problem: "it is missing"}
 }
 
-// foreignTrigger finds another program's trigger that has to do with the writer version. No trigger of SQLite can change a row before
-// it is judged, and ours judges what a trigger writes afterwards; but whoever wrote one means to get round the fence.
+// foreignTrigger finds another program's trigger that comes before the fence or has to do with the writer version. No trigger of SQLite can
+// change a row before it is judged, and ours judges what a trigger writes afterwards; but one that runs before may skip the commit in
+// silence, and whoever wrote one about versions means to get round the fence.
 func foreignTrigger(t trigger) (storage.FenceFinding, bool) {
 	ours := strings.HasPrefix(t.name, triggerPrefix) || t.name == protocolTrigger
-	if ours || fold(t.table) != "sync_commits" || !strings.Contains(fold(t.sql), "writer_version") {
+	if ours || fold(t.table) != "sync_commits" {
 		return storage.FenceFinding{}, false
 	}
-	return storage.FenceFinding{Object: "trigger " + t.name + " on " + t.table, Problem: "it is another program's and has to do with writer_version"}, true
+	finding := storage.FenceFinding{Object: "trigger " + t.name + " on " + t.table}
+	switch {
+	case strings.Contains(fold(t.sql), "writer_version"):
+		finding.Problem = "it is another program's and has to do with writer_version"
+	case !afterTrigger.MatchString(t.sql):
+		finding.Problem = "it is another program's and runs before the row is stored, so it can skip a commit in silence"
+	default:
+		return storage.FenceFinding{}, false
+	}
+	return finding, true
 }
+
+// afterTrigger knows the beginning of a trigger that runs once the row is stored: a name, quoted in any of SQLite's ways or bare, and AFTER.
+// Whatever else a text looks like is taken for the other kind, which is also what SQLite makes of one that names no time.
+var afterTrigger = regexp.MustCompile("(?i)^CREATE\\s+TRIGGER\\s+(\"([^\"]|\"\")*\"|`([^`]|``)*`|'([^']|'')*'|\\[[^\\]]*\\]|[^\\s\"'`\\[]+)\\s+AFTER\\s")
 
 // checkVersionColumn: a default would hand a version to a writer that has none.
 func checkVersionColumn(ctx context.Context, q querier, _ []storage.HistoryRow) ([]storage.FenceFinding, error) {

@@ -46,6 +46,15 @@ var weakenings = []struct {
 	{"a foreign trigger stamps versions", []string{
 		"CREATE TRIGGER zz_stamp AFTER INSERT ON sync_commits BEGIN UPDATE sync_commits SET writer_version = 7; END",
 	}, "zz_stamp", "another program's", false},
+	{"a foreign trigger skips commits in silence", []string{
+		"CREATE TRIGGER zy BEFORE INSERT ON sync_commits BEGIN SELECT RAISE(IGNORE); END",
+	}, "zy", "skip a commit in silence", false},
+	{"a foreign trigger names no time", []string{
+		"CREATE TRIGGER \"zy AFTER x\" INSERT ON sync_commits BEGIN SELECT RAISE(IGNORE); END",
+	}, "zy AFTER x", "skip a commit in silence", false},
+	{"the version's column has another name", []string{
+		"ALTER TABLE sync_commits RENAME COLUMN writer_version TO wv",
+	}, "column sync_commits.writer_version", "missing", false},
 	{"the version has a default", []string{
 		"ALTER TABLE sync_commits DROP COLUMN writer_version",
 		"ALTER TABLE sync_commits ADD COLUMN writer_version INTEGER DEFAULT 7",
@@ -153,6 +162,77 @@ func wantFinding(t testing.TB, report storage.FenceReport, object, problem strin
 	t.Errorf("found %v, want %q with %q, repairable %t", report.Findings, object, problem, repairable)
 }
 
+func TestTheFenceOfAListedPartitionIsFoundLowAndPutBack(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		statements []string
+		problem    string
+		mended     bool
+	}{
+		"deleted": {[]string{"DROP TRIGGER syncbarrier_guard_fence_delete", "DELETE FROM sync_writer_fence WHERE partition = 'p'"},
+			"missing, but a checkpoint of version 7", true},
+		"lowered": {[]string{"DROP TRIGGER syncbarrier_guard_fence_update", "UPDATE sync_writer_fence SET required_writer_version = 3 WHERE partition = 'p'"},
+			"requires version 3, but a checkpoint of version 7", true},
+		"no number": {[]string{"DROP TRIGGER syncbarrier_guard_fence_update", "UPDATE sync_writer_fence SET required_writer_version = 'x' WHERE partition = 'p'"},
+			"holds no number", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newFile(t)
+			store := openStore(t, path)
+			apply(t, store, version6())
+			listed := version7()
+			listed.Checkpoints[0].Partitions = []string{"p", "q"}
+			apply(t, store, listed)
+			wantIntact(t, store)
+			p := openProgram(t, path)
+			weaken(t, p, tt.statements)
+			report, err := store.CheckFence(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantFinding(t, report, `row "p"`, tt.problem, tt.mended)
+			refuse(t, store, listed, storage.CodeFenceBroken, `row "p"`)
+			repaired, err := store.RepairFence(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !tt.mended {
+				wantFinding(t, repaired, `row "p"`, tt.problem, false)
+				return
+			}
+			wantIntact(t, store)
+			same(t, "fences", p.text("SELECT group_concat(partition || required_writer_version) FROM (SELECT * FROM sync_writer_fence ORDER BY 1)"), "*0,p7,q7")
+			// What the fence for all covers needs no row of its own.
+			weaken(t, p, []string{"UPDATE sync_writer_fence SET required_writer_version = 7 WHERE partition = '*'"})
+			weaken(t, p, []string{"DROP TRIGGER syncbarrier_guard_fence_delete", "DELETE FROM sync_writer_fence WHERE partition = 'p'"})
+			if _, err := store.RepairFence(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+			wantIntact(t, store)
+			same(t, "rows of p", p.number("SELECT count(*) FROM sync_writer_fence WHERE partition = 'p'"), 0)
+		})
+	}
+}
+
+func TestAColumnThatGetsItsNameBackIsIntact(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	store := openStore(t, path)
+	apply(t, store, version6())
+	apply(t, store, version7())
+	p := openProgram(t, path)
+	p.exec("ALTER TABLE sync_commits RENAME COLUMN writer_version TO wv")
+	if _, err := store.RepairFence(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	p.exec("ALTER TABLE sync_commits RENAME COLUMN wv TO writer_version")
+	if _, err := store.RepairFence(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantIntact(t, store)
+}
+
 // gotInFile has commits of partitions that were there before the fence for all, and a way to write whatever version.
 func gotInFile(t *testing.T, then storage.Target) (*Store, program, func(partition string, seq int64, version any)) {
 	t.Helper()
@@ -251,7 +331,9 @@ func TestTheProtocolsOwnTriggerIsLeftAlone(t *testing.T) {
 			AND (NEW.writer_version IS NULL OR NEW.writer_version < required_writer_version))
 		BEGIN SELECT RAISE(ABORT, 'sync.storage.writer_fence_rejected'); END`
 	p.exec(own)
-	p.exec("CREATE TRIGGER notify AFTER INSERT ON sync_commits BEGIN SELECT 1; END") // has nothing to do with versions
+	// These have nothing to do with versions, and come after the row.
+	p.exec("CREATE TRIGGER notify AFTER INSERT ON sync_commits BEGIN SELECT 1; END")
+	p.exec("create trigger if not exists \"it's \"\"quoted\"\"\"\nafter insert ON sync_commits BEGIN SELECT 1; END")
 	wantIntact(t, store)
 	next := version7()
 	next.Version = 8

@@ -44,6 +44,15 @@ func repair(ctx context.Context, tx *sql.Conn) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	listed, err := repairListedFences(ctx, tx, objects)
+	if err != nil {
+		return nil, err
+	}
+	repaired = append(repaired, listed...)
+	if !objects.hasVersions() {
+		// A trigger that names a column which is not there makes SQLite refuse to rename one, so nobody could put the column back.
+		return repaired, nil
+	}
 	installed, err := installTriggers(ctx, tx)
 	if err != nil {
 		return nil, err
