@@ -316,6 +316,9 @@ func (b *barrier) moveMarker(ctx context.Context) error {
 	b.result.Statements++
 	statement := renderMarker(b.found.decision, b.found.facts.Marker != nil)
 	if err := b.exec(ctx, statement); err != nil {
+		if b.result.CloseConnection { // SQL of the user ran, and only that can have moved the marker further under our lock
+			return translateUserSQL(err, fmt.Sprintf("move the marker to version %d, after the SQL of this migration", b.found.decision.Version))
+		}
 		return translate(err, "move the marker")
 	}
 	stands, err := countOf(ctx, b.tx, "markers", `

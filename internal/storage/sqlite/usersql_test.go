@@ -62,13 +62,16 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 		"PRAGMA journal_mode = DELETE":        {storage.CodeInvalidSpec, "journal_mode"},
 		"PRAGMA writable_schema = ON":         {storage.CodeInvalidSpec, "writable_schema"},
 		"PRAGMA main.user_version = 3":        {storage.CodeInvalidSpec, "user_version"},
-		"INSERT OR ROLLBACK INTO todos(id, tenant, title) VALUES (1, 'a', 'x'), (1, 'a', 'x')": {storage.CodeInvalidSQL, "UNIQUE"},
-		"SELECT 1; SELECT no_column":      {storage.CodeInvalidSQL, "no such column: no_column"},
-		"SELEC 1":                         {storage.CodeInvalidSQL, "syntax error"},
-		"SELECT 'no end":                  {storage.CodeInvalidSQL, "unrecognized token"},
-		"UPDATE todos SET title = ?":      {storage.CodeInvalidSQL, "missing argument"},
-		"SELECT 1\x00; DROP TABLE todos":  {storage.CodeInvalidSQL, "NUL"},
-		"SELECT load_extension('/tmp/x')": {storage.CodeInvalidSQL, "not authorized"},
+		"INSERT OR ROLLBACK INTO todos(id, tenant, title) VALUES (1, 'a', 'x'), (1, 'a', 'x')":            {storage.CodeInvalidSQL, "UNIQUE"},
+		"UPDATE sync_schema_meta SET schema_version = 99; UPDATE sync_schema_meta SET schema_version = 1": {storage.CodeInvalidSQL, markerGuard},
+		"UPDATE sync_schema_meta SET schema_version = 99":                                                 {storage.CodeInvalidSQL, markerGuard},
+		"DELETE FROM sync_writer_fence":                                                                   {storage.CodeInvalidSQL, fenceGuard},
+		"SELECT 1; SELECT no_column":                                                                      {storage.CodeInvalidSQL, "no such column: no_column"},
+		"SELEC 1":                                                                                         {storage.CodeInvalidSQL, "syntax error"},
+		"SELECT 'no end":                                                                                  {storage.CodeInvalidSQL, "unrecognized token"},
+		"UPDATE todos SET title = ?":                                                                      {storage.CodeInvalidSQL, "missing argument"},
+		"SELECT 1\x00; DROP TABLE todos":                                                                  {storage.CodeInvalidSQL, "NUL"},
+		"SELECT load_extension('/tmp/x')":                                                                 {storage.CodeInvalidSQL, "not authorized"},
 	} {
 		t.Run(strings.Fields(statement)[0]+" "+fmt.Sprint(len(statement)), func(t *testing.T) {
 			t.Parallel()
@@ -80,6 +83,7 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 			for _, text := range []string{statement, "CREATE TABLE once(i INTEGER);\n" + statement, "CREATE TABLE once(i INTEGER);" + statement + "; CREATE TABLE twice(i INTEGER)"} {
 				err := refusal(t, store, withSQL(version7(), text), want.code)
 				wantText(t, err, want.text, "version 7")
+				same(t, "times that the code is said", strings.Count(err.Error(), string(want.code)), 1)
 				same(t, "the file is as it was", p.dump(), before)
 			}
 			if exists(t, elsewhere+".2") {
