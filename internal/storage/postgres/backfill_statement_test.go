@@ -70,6 +70,13 @@ func TestAStatementMayBeSeveralButCannotEndTheTransaction(t *testing.T) {
 	}
 }
 
+func TestAStatementThatAGuardRefusesIsQuotedWithTheRefusal(t *testing.T) {
+	db := newBackfillWithApply(t, "DELETE FROM sync_writer_fence")
+	claim := db.mustClaim(false)
+	_, err := db.store.ScanBatch(db.ctx, claim, db.mustLeases(claim)[0])
+	wantRefusal(t, err, storage.CodeInvalidSQL, "a fence is not deleted")
+}
+
 // newBackfillWithApply puts SQL into a stored definition that no declaration would have let pass.
 func newBackfillWithApply(t testing.TB, apply string) *backfillDB {
 	t.Helper()

@@ -206,11 +206,11 @@ func TestSQLThatTouchesWhatIsOursIsRefused(t *testing.T) {
 		code storage.Code
 	}{
 		"the marker":         {"UPDATE sync_schema_meta SET schema_version = 9", storage.CodeInvalidSQL},
-		"the marker, down":   {"UPDATE sync_schema_meta SET schema_version = 1", storage.CodeMarkerGuard},
+		"the marker, down":   {"UPDATE sync_schema_meta SET schema_version = 1", storage.CodeInvalidSQL},
 		"the history":        {"DELETE FROM sync_barrier_history", storage.CodeInvalidSQL},
 		"the owner":          {"UPDATE sync_barrier_owner SET name = 'mine'", storage.CodeInvalidSQL},
 		"the fence":          {"UPDATE sync_writer_fence SET required_writer_version = 5 WHERE partition = '*'", storage.CodeInvalidSQL},
-		"the fence, down":    {"DELETE FROM sync_writer_fence", storage.CodeFenceGuard},
+		"the fence, down":    {"DELETE FROM sync_writer_fence", storage.CodeInvalidSQL},
 		"the fence's firing": {"ALTER TABLE sync_commits DISABLE TRIGGER syncbarrier_fence", storage.CodeFenceBroken},
 		"the fence itself":   {"DROP TRIGGER syncbarrier_fence ON sync_commits", storage.CodeFenceBroken},
 		"the fence's body":   {"CREATE OR REPLACE FUNCTION syncbarrier_fence() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'", storage.CodeFenceBroken},
@@ -226,6 +226,13 @@ func TestSQLThatTouchesWhatIsOursIsRefused(t *testing.T) {
 			db.wantText("5 5", "SELECT m.schema_version || ' ' || h.version FROM sync_schema_meta m, sync_barrier_history h")
 		})
 	}
+}
+
+func TestSQLThatAGuardRefusesIsQuotedWithTheRefusal(t *testing.T) {
+	db := newBarrierDB(t)
+	db.mustApply(target(5))
+	db.refuses(withSQL(6, "DELETE FROM sync_writer_fence"), storage.CodeInvalidSQL, "version 6", "a fence is not deleted")
+	db.refuses(withSQL(6, "TRUNCATE sync_backfill_definitions"), storage.CodeInvalidSQL, "version 6", "definitions are not deleted")
 }
 
 func TestSQLThatTakesTooLongIsStopped(t *testing.T) {

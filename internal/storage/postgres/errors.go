@@ -108,7 +108,8 @@ func raisedByUs(pgErr *pgconn.PgError, what string) error {
 }
 
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
-// CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong.
+// CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong, a change
+// that a guard of ours refuses included.
 func translateUserSQL(err error, what string) error {
 	var known *storage.Error
 	var pgErr *pgconn.PgError
@@ -117,6 +118,9 @@ func translateUserSQL(err error, what string) error {
 	}
 	translated := translateState(pgErr, what)
 	code := storage.CodeOf(translated)
+	if storage.ClassOf(translated) == storage.ClassGuarded {
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: translated}
+	}
 	privilege := pgErr.Code == stateNoPrivilege || pgErr.Code == stateNoSchema || pgErr.Code == stateNoDatabase
 	if code != storage.CodeInternal && !privilege {
 		return translated

@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -192,6 +194,12 @@ func (w *writer) Exec(ctx context.Context, sql string, arguments ...any) (affect
 		affected = tag.RowsAffected()
 		if err == nil && w.conn.Conn().PgConn().TxStatus() != 'T' {
 			err = storage.Refuse(storage.CodeNotTransactional, "a statement ended the transaction that it ran in")
+		}
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) {
+			if raised := raisedByUs(pgErr, "run a statement"); raised != nil {
+				return raised // the program asked for it at run time, and knows the code
+			}
 		}
 		return translateUserSQL(err, "run a statement")
 	})
