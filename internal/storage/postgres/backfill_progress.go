@@ -26,7 +26,7 @@ func (s *Store) ReadProgress(ctx context.Context, name string) (progress storage
 		progress, err = s.progressIn(ctx, tx, name)
 		return err
 	})
-	return progress, err
+	return progress, s.explainMissing(ctx, err, what)
 }
 
 // progressIn is ReadProgress inside a transaction.
@@ -103,11 +103,14 @@ func (r *progressReader) work(ctx context.Context) error {
 		return fmt.Errorf("read the ranges: %w", err)
 	}
 	rows, err := r.Query(ctx, r.store.sql(`
-		SELECT claim_token, last_error, facts
-		  FROM {schema}.sync_backfill_progress
-		 WHERE checkpoint = $1::text
-		   AND kind = 'claim'
-		 ORDER BY updated_at_ms, owner_epoch`), r.name)
+		SELECT p.claim_token, CASE WHEN c.state = 'activated' THEN '' ELSE p.last_error END, p.facts
+		  FROM {schema}.sync_backfill_progress p
+		  LEFT JOIN {schema}.sync_backfill_checkpoints c
+		    ON c.name = p.checkpoint
+		   AND c.partition = p.partition
+		 WHERE p.checkpoint = $1::text
+		   AND p.kind = 'claim'
+		 ORDER BY p.updated_at_ms, p.owner_epoch`), r.name)
 	if err != nil {
 		return fmt.Errorf("read the claims: %w", err)
 	}

@@ -102,6 +102,22 @@ func TestTheLastErrorOfAClaimIsKeptAndCut(t *testing.T) {
 	}
 }
 
+func TestTheLastErrorIsGoneOnceItsRowIsActivated(t *testing.T) {
+	db := todosDB(t, 10)
+	claim := db.mustClaim(false)
+	if err := db.store.RecordError(db.ctx, claim, "the disk is full"); err != nil {
+		t.Fatal(err)
+	}
+	if progress, err := db.store.ReadProgress(db.ctx, db.name); err != nil || progress.LastError != "the disk is full" {
+		t.Fatalf("before: %q, %v", progress.LastError, err)
+	}
+	db.complete(claim)
+	progress, err := db.store.ReadProgress(db.ctx, db.name)
+	if err != nil || progress.LastError != "" || progress.Activated != 1 {
+		t.Errorf("after: %+v, %v", progress, err)
+	}
+}
+
 func TestReplicationLagIsThatOfTheSlowestStandby(t *testing.T) {
 	primary := testdb.PostgresServer(t, testdb.ServerOptions{})
 	url := primary.Database(t)
