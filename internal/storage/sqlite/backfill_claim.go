@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -13,6 +14,9 @@ import (
 // Errors: CodeCheckpointNotDeclared if there is no such row, or it is activated.
 func (s *Store) ClaimCheckpoint(ctx context.Context, partition, name string) (storage.Claim, error) {
 	claim, err := s.claim(ctx, claimRequest{name: name, partition: partition, single: true})
+	if errors.Is(err, errNoCatalog) {
+		return storage.Claim{}, err
+	}
 	if storage.CodeOf(err) == storage.CodeCheckpointNotDeclared || err == nil && len(claim.Rows) == 0 {
 		return storage.Claim{}, storage.Refuse(storage.CodeCheckpointNotDeclared, "no open checkpoint %q is declared in partition %q", name, partition)
 	}

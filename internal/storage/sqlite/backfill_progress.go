@@ -48,6 +48,9 @@ func progressIn(ctx context.Context, tx *sql.Conn, name string) (p storage.Check
 	if p.Total == 0 {
 		return p, notDeclared(name)
 	}
+	if p.Activated == p.Total {
+		p.LastError = "" // it was got over
+	}
 	p.RowsEstimated = max(p.RowsEstimated, p.RowsDone)
 	return p, nil
 }

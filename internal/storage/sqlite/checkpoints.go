@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,6 +64,23 @@ func (s *Store) ReadDefinition(ctx context.Context, name string) (definition sto
 	return definition, err
 }
 
+// errNoCatalog is the cause of CodeCheckpointNotDeclared in a file that Syncbarrier never prepared, or was removed from.
+var errNoCatalog = errors.New("the file has no Syncbarrier catalog")
+
+// explainNoCatalog turns what SQLite says of a missing table of ours into that answer.
+func explainNoCatalog(ctx context.Context, q querier, name string, err error) error {
+	if err == nil || primaryCode(err) != codeError {
+		return err
+	}
+	if exists, failed := hasTable(ctx, q, "sync_backfill_definitions"); failed != nil || exists {
+		return err
+	}
+	return &storage.Error{
+		Code: storage.CodeCheckpointNotDeclared, Message: fmt.Sprintf("no checkpoint %q is declared", name), Err: errNoCatalog,
+		Hint: "apply a schema version first",
+	}
+}
+
 // definitionSQL finds a definition, and whether the name has rows, in one snapshot. ?1 is the name.
 const definitionSQL = `
 SELECT EXISTS (SELECT 1 FROM main.sync_backfill_checkpoints c WHERE c.name = ?1),
@@ -79,7 +97,7 @@ func definitionIn(ctx context.Context, q querier, name string) (storage.Definiti
 	err := q.QueryRowContext(ctx, definitionSQL, name).Scan(&declared, &version, &hash, &text, &settings)
 	switch {
 	case err != nil:
-		return storage.Definition{}, err
+		return storage.Definition{}, explainNoCatalog(ctx, q, name, err)
 	case version != nil:
 		return storage.DecodeDefinition(name, *version, *hash, *text, *settings)
 	case declared:
@@ -111,7 +129,7 @@ func (s *Store) WriteSettings(ctx context.Context, name string, settings storage
 			   SET settings = ?2
 			 WHERE name = ?1`, name, text))
 		if err != nil || changed == 1 {
-			return err
+			return explainNoCatalog(ctx, tx, name, err)
 		}
 		_, err = definitionIn(ctx, tx, name) // says why there is none
 		return err
@@ -159,7 +177,7 @@ func (s *Store) advance(ctx context.Context, tx *sql.Conn, advance storage.Advan
 		        AND p.owner_epoch = c.owner_epoch)`,
 		advance.Partition, advance.Name, advance.OwnerEpoch, advance.Token, advance.Watermark, advance.ObservedRows, nowMillis()))
 	if err != nil || changed != 1 {
-		return false, err
+		return false, explainNoCatalog(ctx, tx, advance.Name, err)
 	}
 	definition, err := definitionIn(ctx, tx, advance.Name)
 	if storage.CodeOf(err) == storage.CodeCheckpointDefinitionMissing {
