@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -256,8 +257,14 @@ func (w *work) nameKey(ctx context.Context, err error, limit int) error {
 	if readErr != nil || key == nil {
 		return err
 	}
-	return &storage.Error{
+	named := &storage.Error{
 		Code: storage.CodeInvalidSQL, Err: err,
 		Message: fmt.Sprintf("table %q, key %.200q", w.key.table, storage.EncodeKey(keyTexts(key))),
 	}
+	var refused *storage.Error
+	if errors.As(err, &refused) { // taken in, not wrapped: its text ends with the code, which would then be said twice
+		named.Message += ": " + refused.Message
+		named.Hint, named.Err = refused.Hint, refused.Err
+	}
+	return named
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -62,10 +63,12 @@ func TestBackfillSQLStaysInsideItsBatch(t *testing.T) {
 			b.begin()
 			lease := b.take(0, 1)[0]
 			before := b.program.dump()
-			for range 2 {
+			for _, limit := range []int{lease.Limit, lease.Limit, 1} {
+				lease.Limit = limit
 				_, err := b.store.ScanBatch(testContext(t), b.claim, lease)
 				wantCode(t, err, tt.code)
 				wantText(t, err, `"fill"`)
+				same(t, "times that the code is said", strings.Count(err.Error(), string(tt.code)), 1)
 			}
 			if b.program.dump() != before {
 				t.Error("something of the failed batch is left")
