@@ -39,7 +39,7 @@ func (s *Store) ClaimAll(ctx context.Context, name string, restart bool) (claim 
 		return err
 	})
 	if err != nil {
-		return storage.Claim{}, err
+		return storage.Claim{}, s.explainMissing(ctx, err, what)
 	}
 	return claim, nil
 }
@@ -59,7 +59,7 @@ func (s *Store) ClaimCheckpoint(ctx context.Context, partition, name string) (cl
 		return err
 	})
 	if err != nil {
-		return storage.Claim{}, err
+		return storage.Claim{}, s.explainMissing(ctx, err, what)
 	}
 	return claim, nil
 }

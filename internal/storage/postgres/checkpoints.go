@@ -26,13 +26,14 @@ func (s *Store) ReadCheckpoints(ctx context.Context, partition string) (found []
 		found, err = pgx.CollectRows(rows, scanCheckpoint)
 		return err
 	}
-	err = s.readOnce(ctx, fmt.Sprintf("read the checkpoints of partition %q", partition), collect, s.sql(`
+	what := fmt.Sprintf("read the checkpoints of partition %q", partition)
+	err = s.readOnce(ctx, what, collect, s.sql(`
 		SELECT `+checkpointColumns+`
 		  FROM {schema}.sync_backfill_checkpoints
 		 WHERE partition = $1::text
 		    OR $1::text = '*'
 		 ORDER BY name, partition`), partition)
-	return found, err
+	return found, s.explainMissing(ctx, err, what)
 }
 
 // ReadDefinition gives what a checkpoint's workers need to know, with its settings as they stand.
@@ -43,8 +44,9 @@ func (s *Store) ReadDefinition(ctx context.Context, name string) (definition sto
 		definition, err = scanDefinition(rows, name)
 		return err
 	}
-	err = s.readOnce(ctx, fmt.Sprintf("read the definition of checkpoint %q", name), collect, s.sql(definitionSQL), name)
-	return definition, err
+	what := fmt.Sprintf("read the definition of checkpoint %q", name)
+	err = s.readOnce(ctx, what, collect, s.sql(definitionSQL), name)
+	return definition, s.explainMissing(ctx, err, what)
 }
 
 // definitionSQL finds a definition, and whether the name has rows, in one snapshot. $1 is the name.
@@ -98,7 +100,8 @@ func (s *Store) WriteSettings(ctx context.Context, name string, settings storage
 	if err != nil {
 		return err
 	}
-	return s.inTx(ctx, fmt.Sprintf("change the settings of checkpoint %q", name), txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
+	what := fmt.Sprintf("change the settings of checkpoint %q", name)
+	err = s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, s.sql(`
 			UPDATE {schema}.sync_backfill_definitions
 			   SET settings = $2::text
@@ -109,6 +112,7 @@ func (s *Store) WriteSettings(ctx context.Context, name string, settings storage
 		_, err = s.definitionIn(ctx, tx, name) // says why there is none
 		return err
 	})
+	return s.explainMissing(ctx, err, what)
 }
 
 // AdvanceCheckpoint moves a claimed row forward, a compare-and-swap on owner epoch and claim token. false: the caller is not the owner, the
@@ -120,7 +124,7 @@ func (s *Store) AdvanceCheckpoint(ctx context.Context, advance storage.Advance) 
 		moved, err = s.advance(ctx, tx, advance)
 		return err
 	})
-	return moved, err
+	return moved, s.explainMissing(ctx, err, what)
 }
 
 func (s *Store) advance(ctx context.Context, tx pgx.Tx, advance storage.Advance) (bool, error) {

@@ -235,7 +235,7 @@ func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int6
 		count, err = s.abandon(ctx, tx, name, version, by+": "+reason)
 		return err
 	})
-	return count, s.explainLock(ctx, err, defaultLockTimeout)
+	return count, s.explainLock(ctx, s.explainMissing(ctx, err, what), defaultLockTimeout)
 }
 
 func (s *Store) abandon(ctx context.Context, tx pgx.Tx, name string, version int64, why string) (int, error) {

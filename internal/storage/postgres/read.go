@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
 // readTimeout bounds one statement of readOnce.
@@ -59,6 +61,23 @@ func (s *Store) tryReadOnce(ctx context.Context, what string, collect func(pgx.R
 	}
 	rows.Close()
 	return rows.Err()
+}
+
+// explainMissing is for what asks about checkpoints: where the database schema has no catalog, there are none, and the missing table is no
+// defect of ours. CodeCheckpointNotDeclared then, otherwise err.
+func (s *Store) explainMissing(ctx context.Context, err error, what string) error {
+	code := storage.CodeOf(err)
+	wentAway := code == storage.CodeSerialization // what the wait for a lock says of a table that is gone
+	if !wentAway && (code != storage.CodeInternal || sqlState(err) != stateNoTable) {
+		return err
+	}
+	var missing bool
+	probe := s.readOnce(ctx, what+": look for the catalog", scanRow(&missing),
+		`SELECT to_regclass($1::text) IS NULL`, s.schema+".sync_backfill_definitions")
+	if probe != nil || !missing {
+		return err
+	}
+	return storage.Refuse(storage.CodeCheckpointNotDeclared, "%s: the database schema %s has no Syncbarrier catalog", what, s.schemaName)
 }
 
 // oneStatement runs SQL that is not ours in a transaction, by the extended protocol in every mode: it takes one statement only, where the
