@@ -82,14 +82,63 @@ func (db *barrierDB) holdInserts(table, event string) freezer {
 	return f
 }
 
-// programDone says whether a statement of the program has ended, or waits for a lock.
+// programStands says whether a statement of the program has ended, or waits for a lock.
 func (db *barrierDB) programStands(done <-chan error, conn *pgx.Conn) func() bool {
 	return func() bool {
 		return len(done) > 0 || db.text("SELECT cardinality(pg_blocking_pids($1::integer)) > 0", conn.PgConn().PID()) == "true"
 	}
 }
 
-// Notes of the design: with the locking and the filling in one statement the scan writes the value of its old snapshot over the one that
+// Rows that the program holds are left for later, whatever the backfill does with the others.
+func TestRowsThatTheProgramHoldsAreLeftForLater(t *testing.T) {
+	forms := map[string]struct {
+		db    func() *backfillDB
+		wrong string
+		left  string // not filled, of the rows that are held
+	}{
+		"an update of its own row": {func() *backfillDB { return todosDB(t, 100) }, wrong,
+			"SELECT count(*) FROM todos WHERE id IN (50, 51) AND title_norm IS NULL"},
+		"an update that reads another table": {func() *backfillDB {
+			return newBackfillDB(t, labelledSQL, labelCheckpoint(), labelledTodos(), ownersTable())
+		}, wrongLabels,
+			"SELECT count(*) FROM todos WHERE id IN (50, 51) AND label IS NULL"},
+		"a statement": {func() *backfillDB { return newBackfillDB(t, wordsSQL, wordsCheckpoint(), plainTodos()) }, wrongWords,
+			"SELECT 2 - count(*) FROM words WHERE id IN (50, 51)"},
+	}
+	for name, form := range forms {
+		t.Run(name, func(t *testing.T) {
+			db := form.db()
+			holder, err := db.connect().Begin(db.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := holder.Exec(db.ctx, "SELECT FROM todos WHERE id IN (50, 51) FOR UPDATE"); err != nil {
+				t.Fatal(err)
+			}
+			claim := db.mustClaim(false)
+			batch, err := db.store.ScanBatch(db.ctx, claim, db.mustLeases(claim)[0])
+			if err != nil || batch.Rows != 98 || batch.Skipped != 2 || batch.Leftovers != 2 || !batch.Done {
+				t.Errorf("the scan gives %+v, %v, want 98 rows and 2 left over", batch, err)
+			}
+			db.wantText("2", form.left)
+			db.wantText("2", form.wrong)
+			retried, err := db.store.RetryLeftovers(db.ctx, claim, "*", 10)
+			if err != nil || retried.Rows != 0 || retried.Skipped != 2 || retried.Done {
+				t.Errorf("the retry gives %+v, %v, want 2 skipped", retried, err)
+			}
+			if err := db.store.VerifyRow(db.ctx, claim, "*"); err != nil {
+				t.Errorf("what is left over counts as wrong: %v", err)
+			}
+			if err := holder.Rollback(db.ctx); err != nil {
+				t.Fatal(err)
+			}
+			db.complete(claim)
+			db.wantText("0", form.wrong)
+		})
+	}
+}
+
+// With the locking and the filling in one statement the scan writes the value of its old snapshot over the one that
 // the tail wrote meanwhile, and nothing ever looks at that row again.
 func TestAScanAndATailAtOnceLeaveNoStaleRow(t *testing.T) {
 	db := newBackfillDB(t, wordsSQL, wordsCheckpoint(), plainTodos())

@@ -34,38 +34,36 @@ func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storag
 	return s.scanBatch(ctx, claim, lease)
 }
 
-// scanWay is how a batch takes its rows. What fails by rows that are in the way is tried the next way.
+// scanWay is how a batch takes its rows.
 type scanWay int
 
 const (
 	withoutLooking scanWay = iota // fill the range in one statement, which waits for rows that are held
-	asAWhole                      // lock every row of the range, then fill the range
-	rowByRow                      // lock the rows that are free, then fill exactly these
+	asAWhole                      // lock the rows of the range that are free, then fill the range
+	rowByRow                      // lock the rows of the range that are free, then fill exactly these
 )
 
-// errRangeMoved undoes a batch whose range had other rows when it was filled than when they were locked.
-var errRangeMoved = errors.New("rows appeared in the range")
+// errRangeMoved undoes a batch that would have filled rows that it had not locked.
+var errRangeMoved = errors.New("rows of the range were not locked")
 
 func (s *Store) scanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (storage.Batch, error) {
 	plan, err := s.plan(ctx, claim)
 	if err != nil {
 		return storage.Batch{}, err
 	}
+	if !s.backfills.quiet(claim.Name) {
+		return s.scanOnce(ctx, claim, lease, rowByRow)
+	}
 	way := asAWhole
-	if plan.ownRow && s.backfills.quiet(claim.Name) {
+	if plan.ownRow {
 		way = withoutLooking
 	}
-	for {
-		batch, err := s.scanOnce(ctx, claim, lease, way)
-		inTheWay := errors.Is(err, errRangeMoved) || storage.CodeOf(err) == storage.CodeLockTimeout
-		if !inTheWay || way == rowByRow {
-			return batch, err
-		}
-		if way == withoutLooking {
-			s.backfills.met(claim.Name)
-		}
-		way++
+	batch, err := s.scanOnce(ctx, claim, lease, way)
+	if !errors.Is(err, errRangeMoved) && storage.CodeOf(err) != storage.CodeLockTimeout {
+		return batch, err
 	}
+	s.backfills.met(claim.Name)
+	return s.scanOnce(ctx, claim, lease, rowByRow)
 }
 
 func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage.Lease, way scanWay) (storage.Batch, error) {
@@ -88,9 +86,9 @@ func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage
 			return scan.rowByRow(ctx)
 		}
 	}
-	wait := batchWait
-	if way == withoutLooking {
-		wait = quickWait
+	wait := quickWait
+	if way == rowByRow {
+		wait = batchWait
 	}
 	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim), byKeySQL(true))
 }
@@ -236,62 +234,41 @@ func (s *scan) single() [][]string {
 	return nil
 }
 
-// asAWhole locks the rows of the range in a statement of its own, and fills the range if that was all of them. Keys do not travel. If
-// a row was held by somebody else, each row is looked at.
+// asAWhole locks the rows of the range in a statement of its own, and fills the range: keys do not travel. Locked rows stay, so if as
+// many rows are filled as were locked, they are the same.
 func (s *scan) asAWhole(ctx context.Context) (storage.Batch, error) {
-	locked, complete, err := s.lockAll(ctx)
+	t := s.plan.table
+	condition := t.inRange("t.", s.from, s.end, s.partition())
+	var locked, filled int64
+	err := send(ctx, s.Tx,
+		step{
+			what: fmt.Sprintf("lock rows of table %q", t.declared.Name), arguments: condition.arguments, rows: scanRow(&locked),
+			sql: fmt.Sprintf("SELECT count(*) FROM (SELECT FROM %s AS t WHERE %s\n ORDER BY %s%s) AS locked",
+				t.sql, condition.sql(), t.names("t."), s.plan.lockClause(skipLocked)),
+		},
+		byKeySQL(false)) // the user's SQL may go over small tables
 	if err != nil {
 		return storage.Batch{}, err
 	}
-	if !complete {
-		return s.rowByRow(ctx)
-	}
-	batch := storage.Batch{Rows: locked, Done: s.last, Leftovers: s.leftovers}
-	filled := locked
-	var steps []step
-	if statement := s.plan.statement(); statement == nil {
-		steps = s.updateRange(&filled)
-	} else if locked > 0 {
+	steps := s.updateRange(&filled)
+	if statement := s.plan.statement(); statement != nil {
 		if err := s.makeBatch(ctx); err != nil {
-			return batch, err
+			return storage.Batch{}, err
 		}
-		condition := s.plan.table.inRange("t.", s.from, s.end, s.partition())
 		steps = s.runningOverBatch("apply", statement.Apply, s.single(), step{
-			sql:       fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", s.plan.table.names("t."), s.plan.table.sql, condition.sql()),
+			sql:       fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.names("t."), t.sql, condition.sql()),
 			arguments: condition.arguments,
 			done:      func(tag pgconn.CommandTag) { filled = tag.RowsAffected() },
 		})
 	}
+	batch := storage.Batch{Rows: locked, Done: s.last, Leftovers: s.leftovers}
 	if err := s.advance(ctx, locked, steps...); err != nil {
 		return batch, err
 	}
 	if filled != locked {
-		return batch, errRangeMoved // a row that we had not locked may have been filled from an old state of another table
+		return batch, errRangeMoved
 	}
 	return batch, nil
-}
-
-// lockAll locks every row of the batch that is free, and says how many these are, and whether they are all rows that a statement after
-// the locks finds in the range.
-func (s *scan) lockAll(ctx context.Context) (locked int64, complete bool, err error) {
-	t := s.plan.table
-	condition := t.inRange("t.", s.from, s.end, s.partition())
-	text := t.join(" || E'\\x1f' || ", func(_ int, c keyColumn) string { return "t." + c.name + `::text COLLATE "C"` })
-	const count = "SELECT count(*), coalesce(sum(hashtextextended(keys.key, 0)), 0)::text FROM (SELECT %s AS key FROM %s AS t WHERE %s%s) AS keys"
-	var found int64
-	var lockedKeys, foundKeys string
-	what := fmt.Sprintf("lock rows of table %q", t.declared.Name)
-	err = send(ctx, s.Tx,
-		step{
-			what: what, arguments: condition.arguments, rows: scanRow(&locked, &lockedKeys),
-			sql: fmt.Sprintf(count, text, t.sql, condition.sql(), "\n ORDER BY "+t.names("t.")+s.plan.lockClause(skipLocked)),
-		},
-		step{
-			what: what, arguments: condition.arguments, rows: scanRow(&found, &foundKeys),
-			sql: fmt.Sprintf(count, text, t.sql, condition.sql(), ""),
-		},
-		byKeySQL(s.plan.ownRow))
-	return locked, locked == found && lockedKeys == foundKeys, err
 }
 
 // rowByRow locks the rows that are free in a statement of its own, fills them, and keeps the others for later.
