@@ -98,7 +98,7 @@ func failures() map[string]struct {
 			withSQL(version7(), "CREATE TRIGGER swallow BEFORE UPDATE ON sync_schema_meta BEGIN SELECT RAISE(IGNORE); END"),
 			storage.CodeFenceBroken, "marker did not move",
 		},
-		"SQL that lowers the fence":        {withSQL(version7(), "DELETE FROM sync_writer_fence"), storage.CodeFenceGuard, "version 7"},
+		"SQL that lowers the fence":        {withSQL(version7(), "DELETE FROM sync_writer_fence"), storage.CodeInvalidSQL, fenceGuard},
 		"SQL that writes an old version":   {withSQL(version7(), "UPDATE sync_writer_fence SET required_writer_version = 5; "+insertOldCommit), storage.CodeWriterFenceRejected, "version 7"},
 		"a backfill that does not compile": {badBackfill, storage.CodeInvalidSQL, "no_such_function"},
 		"a layout that differs":            {wrongLayout, storage.CodeLayoutMismatch, "title"},

@@ -83,17 +83,17 @@ func raisedByUs(err error, what string) error {
 var notTheSQL = []int{codeNoMemory, codeCorrupt, codeProtocol}
 
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
-// CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong, a refusal of fence and guards included.
+// CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong, a refusal of a guard included.
 func translateUserSQL(err error, what string) error {
 	var known *storage.Error
 	if err == nil || errors.As(err, &known) {
 		return err
 	}
-	if raisedByUs(err, what) != nil {
+	translated := translate(err, what)
+	if storage.ClassOf(translated) == storage.ClassGuarded {
 		// The guard did its work; what is to be mended is the statement that ran into it.
 		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: sqliteError(err)}
 	}
-	translated := translate(err, what)
 	if storage.CodeOf(translated) != storage.CodeInternal || slices.Contains(notTheSQL, primaryCode(err)) {
 		return translated
 	}
