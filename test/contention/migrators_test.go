@@ -42,9 +42,23 @@ func TestOfEightMigratorsOneExecutesAndSevenAgree(t *testing.T) {
 	}
 }
 
-// applyByProcesses lets all migrators go at once and gives their outcomes.
+// applyByProcesses lets all migrators go at once and gives their outcomes. On PostgreSQL none gets its locks before all have looked at the
+// database and wait in the queue; SQLite has no queue to see.
 func (s *scene) applyByProcesses(target storage.Target) []string {
 	s.Helper()
+	release := func() {}
+	if s.db.Dialect == storage.PostgreSQL {
+		target.Lock.TimeoutMilliseconds = 60_000
+		holder := s.db.Session(s.T)
+		holder.Exec(`BEGIN`)
+		holder.Exec(`LOCK TABLE todos, sync_partitions, sync_commits, sync_schema_meta IN ROW EXCLUSIVE MODE`)
+		release = func() {
+			s.observer.WaitUntil(`
+				SELECT CAST(count(*) >= $1::bigint AS integer) FROM pg_stat_activity
+				WHERE datname = current_database() AND wait_event_type = 'Lock'`, migrators)
+			holder.Exec(`COMMIT`)
+		}
+	}
 	var all []*process
 	for range migrators {
 		all = append(all, begin(s.T, task{Database: s.db, Apply: &target}))
@@ -55,6 +69,7 @@ func (s *scene) applyByProcesses(target storage.Target) []string {
 	for _, p := range all {
 		p.goOn()
 	}
+	release()
 	var outcomes []string
 	for _, p := range all {
 		outcomes = append(outcomes, p.await("ended"))

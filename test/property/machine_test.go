@@ -58,29 +58,24 @@ func outcome(err error, format string, arguments ...any) string {
 // draw picks one of a list.
 func draw[T any](t *rapid.T, what string, from ...T) T { return rapid.SampledFrom(from).Draw(t, what) }
 
-// made skips the step while there is no database to speak of.
-func (m *machine) made(t *rapid.T) {
-	m.t = t
-	if m.model.version == 0 {
-		t.Skip("there is no schema yet")
+// some picks one of those that fit, most often the newest, else one of those that it took something from. It skips the step, before
+// anything is drawn, if there are none.
+func some[T any](t *rapid.T, what string, all []T, fits func(T) bool) int {
+	var places []int
+	for place := range all {
+		if fits(all[place]) {
+			places = append(places, place)
+		}
 	}
-}
-
-// some skips the step while a list of claims or leases is empty.
-func some[T any](t *rapid.T, what string, all []T) int {
-	if len(all) == 0 {
+	if len(places) == 0 {
 		t.Skip("there are no " + what)
 	}
-	// The newest is the most interesting, then those it took something from.
-	return len(all) - 1 - min(len(all)-1, rapid.IntRange(0, 3).Draw(t, what))
+	return places[len(places)-1-min(len(places)-1, rapid.IntRange(0, 3).Draw(t, what))]
 }
 
 func (m *machine) EnsureSchema(t *rapid.T) {
 	m.t = t
-	version := max(1, m.model.version+draw(t, "more", int64(0), 0, 1, 1, 1, 2, 3, -1))
-	if version > lastVersion {
-		t.Skip("there is no such version")
-	}
+	version := min(lastVersion, max(1, m.model.version+draw(t, "more", int64(0), 0, 1, 1, 1, 2, 3, -1)))
 	owner, indexed := draw(t, "owner", "clinic", "clinic", "clinic", "clinic", "clinic", "billing"), draw(t, "index", false, false, false, true)
 	m.step(m.model.ensure(version, owner, indexed), fmt.Sprintf("ensure %d as %s, index %t", version, owner, indexed), func(b *backend) string {
 		result, err := b.store.EnsureSchema(m.ctx, targetAt(version, owner, indexed), storage.Attempt{Number: 1})
@@ -89,7 +84,7 @@ func (m *machine) EnsureSchema(t *rapid.T) {
 }
 
 func (m *machine) Write(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	place := rapid.IntRange(0, len(keys)-1).Draw(t, "partition")
 	id := int64(100*place + rapid.IntRange(1, 8).Draw(t, "id"))
 	version := draw(t, "version", m.model.version, m.model.version, m.model.version, m.model.version-1, 0)
@@ -131,7 +126,7 @@ func (m *machine) write(store storage.Store, key string, version, id int64, titl
 }
 
 func (m *machine) DeclareCheckpoint(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	version := max(1, m.model.version+draw(t, "version", int64(0), 0, 0, -1, 1))
 	c := extra(draw(t, "name", "extra-b", "extra-all"), version)
 	m.step(m.model.declareAlone(c), fmt.Sprintf("declare %s of %d", c.Name, version), func(b *backend) string {
@@ -155,7 +150,7 @@ func (m *machine) name(t *rapid.T) string {
 }
 
 func (m *machine) Abandon(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	name := m.name(t)
 	version := int64(1)
 	if c := m.model.checkpoints[name]; c != nil {
@@ -170,7 +165,7 @@ func (m *machine) Abandon(t *rapid.T) {
 }
 
 func (m *machine) ClaimAll(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	name, restart := m.name(t), draw(t, "restart", false, false, true)
 	m.step(m.model.claimRows(name, "", restart), fmt.Sprintf("claim %s, restart %t", name, restart), func(b *backend) string {
 		claim, err := b.store.ClaimAll(m.ctx, name, restart)
@@ -179,7 +174,7 @@ func (m *machine) ClaimAll(t *rapid.T) {
 }
 
 func (m *machine) ClaimOne(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	name, key := m.name(t), draw(t, "partition", "a", "b", storage.AllPartitions)
 	m.step(m.model.claimRows(name, key, false), fmt.Sprintf("claim %s in %s", name, key), func(b *backend) string {
 		claim, err := b.store.ClaimCheckpoint(m.ctx, key, name)
@@ -197,19 +192,17 @@ func (b *backend) claimed(claim storage.Claim, err error) string {
 	return outcome(err, "claimed %v", rows)
 }
 
-// claim picks a claim that was given, now or before.
-func (m *machine) claim(t *rapid.T) (int, *claim) {
-	m.made(t)
-	place := some(t, "claims", m.model.claims)
-	k := m.model.claims[place]
-	if k == nil || len(k.rows) == 0 {
-		t.Skip("that claim was refused")
-	}
-	return place, k
+// claim picks a claim that was given, now or before, and fits.
+func (m *machine) claim(t *rapid.T, fits func(*claim) bool) (int, *claim) {
+	m.t = t
+	place := some(t, "claims", m.model.claims, func(k *claim) bool { return k != nil && len(k.rows) > 0 && fits(k) })
+	return place, m.model.claims[place]
 }
 
+func anyClaim(*claim) bool { return true }
+
 func (m *machine) TakeRanges(t *rapid.T) {
-	place, k := m.claim(t)
+	place, k := m.claim(t, anyClaim)
 	m.step(m.model.take(k), fmt.Sprintf("take the ranges of claim %d", place), func(b *backend) string {
 		leases, err := b.store.TakeRanges(m.ctx, b.claims[place], 0, 1)
 		var taken []string
@@ -223,8 +216,8 @@ func (m *machine) TakeRanges(t *rapid.T) {
 }
 
 func (m *machine) Scan(t *rapid.T) {
-	m.made(t)
-	place := some(t, "leases", m.model.leases)
+	m.t = t
+	place := some(t, "leases", m.model.leases, func(*lease) bool { return true })
 	want := m.model.scan(m.model.leases[place])
 	m.step(want, fmt.Sprintf("scan lease %d", place), func(b *backend) string {
 		done, err := b.store.ScanBatch(m.ctx, b.leased[place], b.leases[place])
@@ -239,10 +232,10 @@ func (m *machine) Scan(t *rapid.T) {
 
 // sqlRow picks a row of a claim on a checkpoint that SQL fills.
 func (m *machine) sqlRow(t *rapid.T) (int, *claim, string) {
-	place, k := m.claim(t)
-	if c, ok := m.model.checkpoints[k.name]; ok && !c.sql {
-		t.Skip("a program of its own fills it")
-	}
+	place, k := m.claim(t, func(k *claim) bool {
+		c, known := m.model.checkpoints[k.name]
+		return !known || c.sql
+	})
 	return place, k, draw(t, "partition", k.rows...)
 }
 
@@ -280,7 +273,7 @@ func (m *machine) position(t *rapid.T, key string) int64 {
 }
 
 func (m *machine) ActivateCheckpoint(t *rapid.T) {
-	place, k := m.claim(t)
+	place, k := m.claim(t, anyClaim)
 	key := draw(t, "partition", k.rows...)
 	watermark := m.position(t, key)
 	m.step(m.model.activateExternal(k, key, watermark), fmt.Sprintf("activate claim %d (%s) in %s at %d", place, k.name, key, watermark),
@@ -296,7 +289,7 @@ func ownership(claim storage.Claim, key string) storage.Ownership {
 }
 
 func (m *machine) Advance(t *rapid.T) {
-	place, k := m.claim(t)
+	place, k := m.claim(t, anyClaim)
 	key := draw(t, "partition", k.rows...)
 	watermark := m.position(t, key)
 	m.step(m.model.advance(k, key, watermark), fmt.Sprintf("advance claim %d (%s) in %s to %d", place, k.name, key, watermark), func(b *backend) string {
@@ -306,7 +299,7 @@ func (m *machine) Advance(t *rapid.T) {
 }
 
 func (m *machine) Prune(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	key, force := draw(t, "partition", keys...), draw(t, "force", false, false, false, true)
 	seq := m.position(t, key)
 	m.step(m.model.prune(key, seq, force), fmt.Sprintf("prune %s to %d, force %t", key, seq, force), func(b *backend) string {
@@ -316,7 +309,7 @@ func (m *machine) Prune(t *rapid.T) {
 }
 
 func (m *machine) Rotate(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	key := draw(t, "partition", append(slices.Clone(keys), storage.AllPartitions)...)
 	if draw(t, "mean it", false, false, true) {
 		m.step(m.model.rotate(key), "rotate the epoch of "+key, func(b *backend) string {
@@ -326,7 +319,7 @@ func (m *machine) Rotate(t *rapid.T) {
 }
 
 func (m *machine) Coverage(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	key := draw(t, "partition", keys...)
 	seq := m.position(t, key)
 	m.step(string(m.model.coverage(key, seq)), fmt.Sprintf("coverage of %s above %d", key, seq), func(b *backend) string {
@@ -346,7 +339,7 @@ func (m *machine) Gate(t *rapid.T) {
 }
 
 func (m *machine) Query(t *rapid.T) {
-	m.made(t)
+	m.t = t
 	key, running := draw(t, "partition", keys...), max(1, m.model.version-draw(t, "behind", int64(0), 0, 1))
 	m.step(m.model.query(key, running), fmt.Sprintf("query %s as %d", key, running), func(b *backend) string {
 		result, err := b.store.Query(m.ctx, key, "titles", running)

@@ -23,7 +23,7 @@ import (
 
 // How much is tried where the command line does not say (-rapid.checks, -rapid.steps): so much that it stays well below a minute.
 const (
-	defaultChecks = "20"
+	defaultChecks = "30"
 	defaultSteps  = "50"
 	stepTimeout   = 20 * time.Second
 )
@@ -119,6 +119,10 @@ func TestBothBackendsAnswerAsTheModelDoes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		m := &machine{t: t, ctx: ctx, model: newModel(), backends: b.backends(ctx, t)}
+		m.Gate(t)
+		for m.model.version == 0 {
+			m.EnsureSchema(t)
+		}
 		t.Repeat(rapid.StateMachineActions(m))
 		m.t = t
 		m.sameData()
@@ -127,9 +131,6 @@ func TestBothBackendsAnswerAsTheModelDoes(t *testing.T) {
 
 // Check runs after every step: the checkpoints of all three are the same.
 func (m *machine) Check(t *rapid.T) {
-	if m.model.version == 0 {
-		return
-	}
 	want := m.model.describe()
 	for _, b := range m.backends {
 		rows, err := b.store.ReadCheckpoints(m.ctx, storage.AllPartitions)
@@ -144,9 +145,6 @@ func (m *machine) Check(t *rapid.T) {
 
 // sameData compares rows and derived columns, and that what is activated is filled.
 func (m *machine) sameData() {
-	if m.model.version == 0 {
-		return
-	}
 	for name, c := range m.model.checkpoints {
 		if !c.sql {
 			continue
