@@ -291,7 +291,7 @@ func TestAnOlderSnapshotOfTheProgramDoesNotPassOurBarrier(t *testing.T) {
 		for _, partition := range []string{"a", "never-seen"} {
 			t.Run(isolation+" "+partition, func(t *testing.T) {
 				t.Parallel()
-				s := sceneMadeBy(t, databases.New(t, storage.PostgreSQL), madeByNewer)
+				s := sceneMadeBy(t, databases.New(t, storage.PostgreSQL), madeByUs)
 				old := s.started(Options{Age: Newer, Schema: schemaAt(6), Isolation: isolation})
 				tx, err := old.Begin(s.ctx, partition)
 				s.must(err, "begin")
