@@ -117,7 +117,7 @@ func TestAnObserverNeverSeesHalfABarrier(t *testing.T) {
 		wanted := target(version, syncularNotes(int(version)), plainTodos(titleNorm))
 		for v := int64(4); v <= version; v++ {
 			wanted.Checkpoints = append(wanted.Checkpoints, normCheckpoint(fmt.Sprintf("norm-%d", v), v))
-			wanted.Checkpoints[v-4].Backfill = storage.Backfill{Job: true}
+			wanted.Checkpoints[v-4].Backfill, wanted.Checkpoints[v-4].Verify = storage.Backfill{Job: true}, nil
 		}
 		wanted.Lock.TimeoutMilliseconds = 500
 		return wanted
