@@ -1,6 +1,7 @@
 package contention
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -159,7 +160,11 @@ func (s *scene) dump() (restore func()) {
 
 func (s *scene) command(name string, arguments ...string) {
 	s.Helper()
-	if output, err := exec.CommandContext(s.ctx, name, arguments...).CombinedOutput(); err != nil {
+	output, err := exec.CommandContext(s.ctx, name, arguments...).CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		s.Fatalf("%s is not on PATH: install the client programs of PostgreSQL (Debian: postgresql-client)", name)
+	}
+	if err != nil {
 		s.Fatalf("%s: %v: %s", name, err, output)
 	}
 }

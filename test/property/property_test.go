@@ -23,7 +23,7 @@ import (
 
 // How much is tried where the command line does not say (-rapid.checks, -rapid.steps): so much that it stays well below a minute.
 const (
-	defaultChecks = "30"
+	defaultChecks = "20"
 	defaultSteps  = "50"
 	stepTimeout   = 20 * time.Second
 )
