@@ -131,7 +131,7 @@ func TestUserSQLGetsCodesOfItsOwn(t *testing.T) {
 		{"savepoint", "DO $$ BEGIN EXECUTE 'SAVEPOINT s'; END $$", storage.CodeNotTransactional},
 		{"concurrently", "CREATE INDEX CONCURRENTLY ON pg_temp.x(a)", storage.CodeNotTransactional},
 		{"vacuum", "DO $$ BEGIN EXECUTE 'VACUUM'; END $$", storage.CodeNotTransactional},
-		{"a guard's refusal", "DO $$ BEGIN RAISE EXCEPTION USING MESSAGE = 'sync.storage.marker_guard', ERRCODE = 'P0001'; END $$", storage.CodeMarkerGuard},
+		{"a guard's refusal", "DO $$ BEGIN RAISE EXCEPTION USING MESSAGE = 'sync.storage.marker_guard', ERRCODE = 'P0001'; END $$", storage.CodeInvalidSQL},
 		{"timeout", "SELECT pg_sleep(30)", storage.CodeCancelled},
 	}
 	for _, c := range cases {
