@@ -117,7 +117,7 @@ func TestCaptureBringsNoDeadlockAndNoSerializationFailureIntoAProgram(t *testing
 			}
 			for _, partition := range []storage.Partition{{Hash: 16}, {}, byTenant} {
 				capture(t, store, captureSpec{table: "todos", key: []string{"id"}, partition: partition})
-				setup.run(`UPDATE todos SET title = '' WHERE id < 16`) // the tenants' partitions are there
+				setup.run(`UPDATE todos SET title = title || '!' WHERE id < 16`) // now the tenants' partitions have their rows
 				setup.forgetLog()
 				with := runLoad(t, url, perClient, c.level, c.transaction)
 				t.Logf("captured, partition %+v: %s", partition, with)
