@@ -8,6 +8,13 @@ type backfillMemory struct {
 	mu        sync.Mutex
 	plans     map[string]*backfillPlan // by claim token
 	contended map[string]int           // by checkpoint: so many batches are done without waiting for rows at all
+	places    map[rangeOf]batchPlace   // where the next batch begins
+}
+
+// rangeOf is a key range of a claim.
+type rangeOf struct {
+	token string
+	no    int
 }
 
 // memoryBound is how many claims are remembered. A process works on few at a time.
@@ -56,4 +63,21 @@ func (m *backfillMemory) quiet(checkpoint string) bool {
 	}
 	m.contended[checkpoint]--
 	return false
+}
+
+// expect notes where the next batch of a range begins if nobody else moves the cursor.
+func (m *backfillMemory) expect(token string, no int, place batchPlace) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.places == nil || len(m.places) >= memoryBound*rangesBound {
+		m.places = map[rangeOf]batchPlace{}
+	}
+	m.places[rangeOf{token, no}] = place
+}
+
+func (m *backfillMemory) expected(token string, no int) (batchPlace, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	place, ok := m.places[rangeOf{token, no}]
+	return place, ok
 }

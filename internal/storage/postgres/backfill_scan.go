@@ -68,7 +68,19 @@ func (s *Store) scanBatch(ctx context.Context, claim storage.Claim, lease storag
 
 func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage.Lease, way scanWay) (storage.Batch, error) {
 	what := fmt.Sprintf("scan range %d of checkpoint %q, partition %q", lease.Range, claim.Name, lease.Partition)
+	plan, err := s.plan(ctx, claim)
+	if err != nil {
+		return storage.Batch{}, err
+	}
 	scan := &scan{lease: lease}
+	also := []step{scan.reading(s, claim), byKeySQL(true)}
+	if place, ok := s.backfills.expected(claim.Token, lease.Range); ok {
+		finding, err := scan.findingEnd(plan.table, place)
+		if err != nil {
+			return storage.Batch{}, err
+		}
+		also = append(also, finding)
+	}
 	work := func(ctx context.Context, b *batchTx) (storage.Batch, error) {
 		scan.batchTx = b
 		if err := scan.begin(); err != nil {
@@ -90,7 +102,11 @@ func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage
 	if way == rowByRow {
 		wait = batchWait
 	}
-	return s.inBatch(ctx, what, claim, lease.Partition, wait, work, scan.reading(s, claim), byKeySQL(true))
+	batch, err := s.inBatch(ctx, what, claim, lease.Partition, wait, work, also...)
+	if err == nil && scan.end != nil && !batch.Done {
+		s.backfills.expect(claim.Token, lease.Range, scan.place(storage.EncodeKey(scan.end)))
+	}
+	return batch, err
 }
 
 // byKeySQL keeps PostgreSQL from reading the whole table for a batch of it, or lets it choose again: of a row comparison it estimates the
@@ -115,6 +131,10 @@ type scan struct {
 	end          []string // last key of this batch; nil: to the last row
 	limit        int      // rows of this batch
 	last         bool     // this batch ends the range
+
+	found                 batchPlace // the place for which the end was looked for
+	foundFrom, foundUpper []string
+	ends                  [][]string // what was found
 }
 
 // reading reads where the range stands.
@@ -162,43 +182,81 @@ func (s *scan) leaseLost() error {
 	return storage.Refuse(storage.CodeOwnershipLost, "checkpoint %q, partition %q: another worker took range %d", s.claim.Name, s.partition(), s.lease.Range)
 }
 
-// findEnd finds the last key of the batch. If fewer rows are left than a batch has, it is the end of the range. The numbers stand in the
-// text: a plan for any number would sort the whole table.
+// batchPlace is where a batch begins, how far its range goes, and how many rows it may have. Keys are as stored; nil has no text.
+type batchPlace struct {
+	from, upper      string
+	bounded, unbegun bool
+	limit            int
+}
+
+// place is where a batch behind a key begins.
+func (s *scan) place(from string) batchPlace {
+	place := batchPlace{from: from, limit: s.limit}
+	if s.upper != nil {
+		place.upper, place.bounded = *s.upper, true
+	}
+	return place
+}
+
+// findEnd finds the last key of the batch, unless it was found with the head: that begins at the cursor where this process left it, which
+// is nearly always where it still is.
 func (s *scan) findEnd(ctx context.Context) error {
-	t := s.plan.table
 	from := s.cursor
 	if from == nil {
 		from = s.lower
 	}
+	place := s.place("")
+	if place.unbegun = from == nil; from != nil {
+		place.from = *from
+	}
+	if s.found != place {
+		finding, err := s.findingEnd(s.plan.table, place)
+		if err != nil {
+			return err
+		}
+		if err := send(ctx, s.Tx, finding); err != nil {
+			return err
+		}
+	}
+	s.from = s.foundFrom
+	if len(s.ends) == 0 {
+		s.end, s.last = s.foundUpper, true
+		return nil
+	}
+	s.end = s.ends[0]
+	return nil
+}
+
+// findingEnd finds the last key of a batch. If fewer rows are left than a batch has, there is none, and the batch goes to the end of the
+// range. The numbers stand in the text: a plan for any number would sort the whole table.
+func (s *scan) findingEnd(t keyTable, place batchPlace) (step, error) {
+	s.found, s.foundFrom, s.foundUpper, s.ends = place, nil, nil, nil
 	var err error
-	if s.from, err = t.decode(from); err != nil {
-		return err
+	if !place.unbegun {
+		if s.foundFrom, err = t.decode(&place.from); err != nil {
+			return step{}, err
+		}
 	}
-	upper, err := t.decode(s.upper)
-	if err != nil {
-		return err
+	if place.bounded {
+		if s.foundUpper, err = t.decode(&place.upper); err != nil {
+			return step{}, err
+		}
 	}
-	condition := t.inRange("t.", s.from, upper, s.partition())
-	found, err := s.Query(ctx, fmt.Sprintf(`
+	condition := t.inRange("t.", s.foundFrom, s.foundUpper, s.lease.Partition)
+	return step{
+		what: fmt.Sprintf("read the keys of table %q", t.declared.Name), arguments: condition.arguments,
+		sql: fmt.Sprintf(`
 SELECT %s
   FROM %s AS t
  WHERE %s
  ORDER BY %s
 OFFSET %d
- LIMIT 1`, t.texts("t."), t.sql, condition.sql(), t.names("t."), s.limit-1), condition.arguments...)
-	if err != nil {
-		return fmt.Errorf("read the keys of table %q: %w", t.declared.Name, err)
-	}
-	ends, err := t.collectKeys(found)
-	if err != nil {
-		return fmt.Errorf("read the keys of table %q: %w", t.declared.Name, err)
-	}
-	if len(ends) == 0 {
-		s.end, s.last = upper, true
-		return nil
-	}
-	s.end = ends[0]
-	return nil
+ LIMIT 1`, t.texts("t."), t.sql, condition.sql(), t.names("t."), place.limit-1),
+		rows: func(rows pgx.Rows) (err error) {
+			s.ends, err = t.collectKeys(rows)
+			return err
+		},
+	}, nil
 }
 
 // withoutLooking fills all rows of the batch in one statement, which waits for rows that the program holds.
