@@ -261,6 +261,30 @@ func TestAWorkerFrozenBeforeAnAbandonIsRefusedWhenTheNameIsGone(t *testing.T) {
 	db.wantText("0", "SELECT sum(filled) FROM todos")
 }
 
+// A worker frozen between its ownership check and its COMMIT holds the checkpoint row. Who takes over waits for it, but not for ever.
+func TestAClaimIsRefusedInBoundedTimeWhileABatchIsBeingCommitted(t *testing.T) {
+	db := newBackfillDB(t, countedTodos, countingCheckpoint("a"), plainTodos(filledColumn))
+	claim := db.mustClaim(false)
+	worker, err := db.connect().Begin(db.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := worker.Exec(db.ctx, "SELECT FROM sync_backfill_checkpoints FOR SHARE"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, err = db.store.ClaimAll(db.ctx, db.name, false)
+	if took := time.Since(began); storage.CodeOf(err) != storage.CodeLockTimeout || took > 10*time.Second {
+		t.Errorf("got %v after %s, want %s", err, took, storage.CodeLockTimeout)
+	}
+	if err := worker.Rollback(db.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if later := db.mustClaim(false); later.Rows[0].OwnerEpoch != claim.Rows[0].OwnerEpoch+1 {
+		t.Errorf("the refused claim raised the epoch: %d after %d", later.Rows[0].OwnerEpoch, claim.Rows[0].OwnerEpoch)
+	}
+}
+
 func TestAHundredClaimsAtOnceHaveAHundredEpochsAndTokens(t *testing.T) {
 	db := newBackfillDB(t, countedTodos, countingCheckpoint("a"), plainTodos(filledColumn))
 	const claimers = 8

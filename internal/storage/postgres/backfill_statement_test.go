@@ -43,6 +43,9 @@ func TestAStatementDerivesRowsAndRemovesWhatIsGone(t *testing.T) {
 				if report.Rest != 2 {
 					t.Errorf("the activation filled %d rows, want 2", report.Rest)
 				}
+				if db.store.pooled {
+					b.wantText("0", "SELECT count(*) FROM pg_class WHERE relname = 'batch'")
+				}
 				b.wantText("0", `SELECT count(*) FROM words w WHERE NOT EXISTS (SELECT FROM todos t WHERE t.id = w.id AND w.word = lower(t.title))`)
 				b.wantText("0", `SELECT count(*) FROM todos t LEFT JOIN words w USING (id) WHERE tenant = 'a' AND w.word IS DISTINCT FROM lower(title)`)
 			})

@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS {schema}.sync_backfill_definitions(
 
 -- kind claim: one for each claimed checkpoint row, with what was true at the claim (facts: log epoch, system identifier, fingerprint,
 --   number of restarts). kind range: a key range (lower, upper] of the scan with its cursor, numbered over the whole checkpoint.
--- kind position: for a checkpoint row '*' over commit logs, the position in the log of one partition. kind proof: stands only inside
+-- kind position: for a checkpoint row '*' over commit logs, the position in the log of one partition (facts: that log's epoch). kind proof: stands only inside
 -- the transaction that activates. kind floor: the highest owner epoch an abandoned row had. kind abandoned: by whom and why (last_error).
 CREATE TABLE IF NOT EXISTS {schema}.sync_backfill_progress(
   checkpoint TEXT NOT NULL,
