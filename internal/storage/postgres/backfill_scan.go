@@ -19,7 +19,8 @@ const quickWait = 25 * time.Millisecond
 // one statement over the range; if it meets a row that the program holds it is undone, and the same range is done again with
 // the rows locked first, as far as they are free; the others are written down as leftovers.
 //
-// If the row has more than 10,000 leftovers nothing is done, and Skipped is their number: they have to be tried first. A
+// Unverifiable says that the tables are not those of the pass any more; it is found out when a process begins on a range. If the row
+// has more than 10,000 leftovers nothing is done, and Skipped is their number: they have to be tried first. A
 // paused checkpoint gives a batch with nothing but its settings.
 //
 // Errors: CodeOwnershipLost, after which nothing of the batch is left; CodeLockTimeout; CodeInvalidSQL, which names the key in a batch
@@ -74,17 +75,25 @@ func (s *Store) scanOnce(ctx context.Context, claim storage.Claim, lease storage
 	}
 	scan := &scan{lease: lease}
 	also := []step{scan.reading(s, claim), byKeySQL(true)}
-	if place, ok := s.backfills.expected(claim.Token, lease.Range); ok {
+	place, going := s.backfills.expected(claim.Token, lease.Range)
+	if going {
 		finding, err := scan.findingEnd(plan.table, place)
 		if err != nil {
 			return storage.Batch{}, err
 		}
 		also = append(also, finding)
+	} else {
+		also = append(also, s.readingFacts(claim.Name, lease.Partition, &scan.facts))
 	}
 	work := func(ctx context.Context, b *batchTx) (storage.Batch, error) {
 		scan.batchTx = b
 		if err := scan.begin(); err != nil {
 			return storage.Batch{}, err
+		}
+		if !going {
+			if err := scan.checkFacts(ctx); err != nil {
+				return storage.Batch{}, err
+			}
 		}
 		if err := scan.findEnd(ctx); err != nil {
 			return storage.Batch{}, err
@@ -131,6 +140,7 @@ type scan struct {
 	end          []string // last key of this batch; nil: to the last row
 	limit        int      // rows of this batch
 	last         bool     // this batch ends the range
+	facts        string   // of the pass, read with the first batch of this process
 
 	found                 batchPlace // the place for which the end was looked for
 	foundFrom, foundUpper []string
@@ -176,6 +186,15 @@ func (s *scan) begin() error {
 		s.limit = min(s.limit, s.lease.Limit)
 	}
 	return nil
+}
+
+// checkFacts keeps a worker from beginning on a range for nothing. What decides is asked again by the tail and by the activation.
+func (s *scan) checkFacts(ctx context.Context) error {
+	reason, err := s.store.checkFacts(ctx, s.Tx, s.plan, s.facts)
+	if err == nil && reason != "" {
+		return s.unverifiable(reason)
+	}
+	return err
 }
 
 func (s *scan) leaseLost() error {
