@@ -133,11 +133,12 @@ func (c *cluster) kill() error {
 		return errors.New("kill postgres: it does not run")
 	}
 	// The postmaster is stopped first, so that it starts no process between
-	// our look at its children and its end.
+	// our look at its children and its end, and it dies last: a backend that sees its postmaster
+	// gone says so to its client before it is killed itself.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("stop the postmaster %d: %w", pid, err)
 	}
-	family := append([]int{pid}, children(pid)...)
+	family := append(children(pid), pid)
 	for _, member := range family {
 		if err := syscall.Kill(member, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("kill process %d of postgres: %w", member, err)
