@@ -1,0 +1,1 @@
+ALTER TABLE patients ADD CONSTRAINT patients_name_search CHECK (name_search <> '') NOT VALID;

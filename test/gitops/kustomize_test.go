@@ -1,0 +1,185 @@
+package gitops
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+func TestKustomizeFollowsNamesIntoOurKinds(t *testing.T) {
+	built := build(t, filesys.MakeFsOnDisk(), "../../config/gitops/kustomize")
+	schema, checkpoint, deployment := only(t, built, "SyncSchema"), only(t, built, "BackfillCheckpoint"), only(t, built, "Deployment")
+	configMap, secret := only(t, built, "ConfigMap").GetName(), only(t, built, "Secret").GetName()
+	if !strings.HasPrefix(configMap, "north-clinic-migrations-") || !strings.HasPrefix(secret, "north-clinic-app-") {
+		t.Fatalf("kustomize named ConfigMap and Secret %s and %s, so nothing was to be followed", configMap, secret)
+	}
+	migrations, _, _ := unstructured.NestedSlice(schema.Object, "spec", "migrations")
+	sqlFrom, _, _ := unstructured.NestedSlice(migrations[0].(map[string]any), "sqlFrom")
+	name, _, _ := unstructured.NestedString(sqlFrom[0].(map[string]any), "configMapKeyRef", "name")
+	is(t, "the ConfigMap of the migration", name, configMap)
+	name, _, _ = unstructured.NestedString(schema.Object, "spec", "database", "postgres", "urlFrom", "secretKeyRef", "name")
+	is(t, "the Secret of the database", name, secret)
+	name, _, _ = unstructured.NestedString(checkpoint.Object, "spec", "schemaRef", "name")
+	is(t, "the schema of the checkpoint", name, "north-clinic")
+
+	requires, _, _ := unstructured.NestedString(deployment.Object, "spec", "template", "metadata", "annotations", "syncbarrier.dev/requires")
+	is(t, "what the pods ask for", requires, "north-clinic=7")
+	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "initContainers")
+	environment, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")
+	version := environment[0].(map[string]any)["value"]
+	if version != "7" {
+		t.Errorf("the gate waits for version %#v, want the string 7", version)
+	}
+}
+
+func TestKustomizeFollowsEveryReferenceThatOurKindsHave(t *testing.T) {
+	files := filesys.MakeFsInMemory()
+	configuration, err := filesys.MakeFsOnDisk().ReadFile("../../config/gitops/kustomize/namereference.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, files, "namereference.yaml", string(configuration))
+	write(t, files, "kustomization.yaml", `
+namePrefix: north-
+resources: [objects.yaml]
+configurations: [namereference.yaml]
+`)
+	write(t, files, "objects.yaml", `
+{apiVersion: v1, kind: Secret, metadata: {name: credentials}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: workers}}
+---
+apiVersion: syncbarrier.dev/v1alpha1
+kind: SyncSchema
+metadata: {name: clinic}
+spec:
+  version: 7
+  database:
+    postgres:
+      connection:
+        hostFrom: {secretKeyRef: {name: credentials, key: host}}
+        portFrom: {secretKeyRef: {name: credentials, key: port}}
+        databaseFrom: {secretKeyRef: {name: credentials, key: dbname}}
+        userFrom: {secretKeyRef: {name: credentials, key: username}}
+        passwordFrom: {secretKeyRef: {name: credentials, key: password}}
+      tls:
+        caFrom: {secretKeyRef: {name: credentials, key: ca.crt}}
+        certFrom: {secretKeyRef: {name: credentials, key: tls.crt}}
+        keyFrom: {secretKeyRef: {name: credentials, key: tls.key}}
+  worker:
+    template: {spec: {serviceAccountName: workers, imagePullSecrets: [{name: credentials}]}}
+`)
+	text, err := build(t, files, "/").AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, times := range map[string]int{"north-credentials": 10, "north-workers": 2} {
+		if got := strings.Count(string(text), "ame: "+name); got != times {
+			t.Errorf("%s stands there %d times, want %d:\n%s", name, got, times, text)
+		}
+	}
+}
+
+func TestTheComponentAddsTheHealthScriptToArgoCDsOwnSettings(t *testing.T) {
+	files := filesys.MakeFsInMemory()
+	onDisk := filesys.MakeFsOnDisk()
+	for _, name := range []string{"kustomization.yaml", "health.lua"} {
+		content, err := onDisk.ReadFile("../../config/gitops/argocd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, files, "component/"+name, string(content))
+	}
+	write(t, files, "argo/argocd-cm.yaml", `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: argocd-cm, namespace: argocd, labels: {app.kubernetes.io/part-of: argocd}}
+data: {url: https://argo.example}
+`)
+	write(t, files, "argo/kustomization.yaml", "resources: [argocd-cm.yaml]\ncomponents: [../component]\n")
+	settings := only(t, build(t, files, "argo"), "ConfigMap")
+	data, _, _ := unstructured.NestedStringMap(settings.Object, "data")
+	is(t, "the name", settings.GetName(), "argocd-cm")
+	is(t, "Argo CD's label", settings.GetLabels()["app.kubernetes.io/part-of"], "argocd")
+	is(t, "Argo CD's own setting", data["url"], "https://argo.example")
+	script, err := onDisk.ReadFile("../../config/gitops/argocd/health.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := range expected {
+		is(t, "the script for "+kind, data["resource.customizations.health.syncbarrier.dev_"+kind], string(script))
+	}
+}
+
+func TestTheHealthChecksAreAPatchForAFluxKustomization(t *testing.T) {
+	for file, kinds := range map[string]int{"health.yaml": 2, "health-approval.yaml": 1} {
+		files := filesys.MakeFsInMemory()
+		patch, err := filesys.MakeFsOnDisk().ReadFile("../../config/gitops/flux/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, files, "patch.yaml", string(patch))
+		write(t, files, "kustomization.yaml", "resources: [clinic.yaml]\npatches:\n- {path: patch.yaml, target: {kind: Kustomization, name: clinic-schema}}\n")
+		write(t, files, "clinic.yaml", `
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: {name: clinic-schema, namespace: flux-system}
+spec: {interval: 10m, timeout: 6h, path: ./schema, prune: true, sourceRef: {kind: GitRepository, name: shop}}
+`)
+		patched := only(t, build(t, files, "/"), "Kustomization")
+		checks, _, _ := unstructured.NestedSlice(patched.Object, "spec", "healthCheckExprs")
+		if len(checks) != kinds || patched.GetName() != "clinic-schema" {
+			t.Errorf("%s: the patched Kustomization is %v", file, patched.Object)
+		}
+	}
+}
+
+func build(t *testing.T, files filesys.FileSystem, folder string) resmap.ResMap {
+	t.Helper()
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built
+}
+
+func write(t *testing.T, files filesys.FileSystem, path, content string) {
+	t.Helper()
+	if err := files.WriteFile(path, []byte(content)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// only returns the one object of a kind.
+func only(t *testing.T, built resmap.ResMap, kind string) *unstructured.Unstructured {
+	t.Helper()
+	var found []*unstructured.Unstructured
+	for _, resource := range built.Resources() {
+		if resource.GetKind() == kind {
+			text, err := resource.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			object := &unstructured.Unstructured{}
+			if err := object.UnmarshalJSON(text); err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, object)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("kustomize built %d objects of kind %s, want 1", len(found), kind)
+	}
+	return found[0]
+}
+
+func is(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s is %q, want %q", what, got, want)
+	}
+}
