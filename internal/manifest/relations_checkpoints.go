@@ -49,9 +49,6 @@ func (r *relations) checkSources(c checkpoint) {
 			r.errs = append(r.errs, field.Duplicate(at.Child("table"), source.Table))
 		}
 		seen[source.Table] = true
-		if source.Changes == v1alpha1.ChangesCapture {
-			r.errs = append(r.errs, captureUnavailable(at))
-		}
 		if source.Keys == "" && target != "" && source.Table != target {
 			r.errs = append(r.errs, field.Required(at.Child("keys"),
 				"the backfill goes over "+target+", so a query must map changed keys of this source to keys of that table"))
@@ -152,26 +149,17 @@ func (r *relations) checkPartitions(c checkpoint) {
 	}
 	for _, name := range tablesOf(c) {
 		table := r.tables[name]
-		if table != nil && !isSyncular(table) && !isPartitionedFor(c, table) {
+		if table != nil && !isSyncular(table) && !isPartitioned(table) {
 			r.forbidden(path, "table %q declares no partition.column, so its rows cannot be told apart by partition; "+
 				"give it one, list %q only, or leave partitions out", name, storage.DefaultPartition)
 		}
 	}
 }
 
-// isPartitionedFor says whether the rows of a Plain table have a partition that a checkpoint can list: a column's text, or the hash
-// of their key where that is what the changes of the table are captured by.
-func isPartitionedFor(c checkpoint, table *v1alpha1.Table) bool {
-	switch {
-	case table.Partition == nil:
-		return false
-	case table.Partition.Column != "":
-		return true
-	default:
-		return slices.ContainsFunc(c.Sources, func(s v1alpha1.Source) bool {
-			return s.Table == table.Name && s.Changes == v1alpha1.ChangesCapture
-		})
-	}
+// isPartitioned says whether the rows of a Plain table have a partition that a checkpoint can list: a column's text. The slices of a hash only
+// spread the log.
+func isPartitioned(table *v1alpha1.Table) bool {
+	return table.Partition != nil && table.Partition.Column != ""
 }
 
 // tablesOf lists the tables of a checkpoint, each once, the backfilled one first.

@@ -59,10 +59,6 @@ func TestRelationsRefuse(t *testing.T) {
 			func(s *spec) { s.Strategy = &v1alpha1.Strategy{Type: v1alpha1.StrategyOnline} },
 			"spec.strategy.type", "strategy Online is not available in this version of Syncbarrier",
 		},
-		"changes: Capture": {
-			func(s *spec) { s.Checkpoints[0].Sources[0].Changes = v1alpha1.ChangesCapture },
-			"spec.checkpoints[0].sources[0].changes", "changes: Capture is not available in this version of Syncbarrier",
-		},
 
 		"an empty table name": {func(s *spec) {
 			s.Tables[1].Name = ""

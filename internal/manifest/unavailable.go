@@ -13,8 +13,3 @@ import (
 func onlineUnavailable(spec *field.Path) *field.Error {
 	return field.Invalid(spec.Child("strategy", "type"), v1alpha1.StrategyOnline, "strategy Online is not available in this version of Syncbarrier")
 }
-
-// captureUnavailable refuses a source whose changes triggers would have to capture.
-func captureUnavailable(source *field.Path) *field.Error {
-	return field.Invalid(source.Child("changes"), v1alpha1.ChangesCapture, "changes: Capture is not available in this version of Syncbarrier")
-}

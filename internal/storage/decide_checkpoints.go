@@ -34,6 +34,9 @@ func (d *decider) planCheckpoints() error {
 		if err := CheckDeclaration(c, d.target.Tables); err != nil {
 			return err
 		}
+		if err := d.checkCaptured(c); err != nil {
+			return err
+		}
 		if err := d.checkKeyOf(c); err != nil {
 			return err
 		}
@@ -47,6 +50,18 @@ func (d *decider) planCheckpoints() error {
 	slices.SortStableFunc(d.decision.Declare, func(a, b Checkpoint) int { return int(a.Version - b.Version) })
 	d.decision.LockPartitions = d.protocolInUse()
 	return CheckColumnsApart(d.openAfter())
+}
+
+// checkCaptured: a captured change has to carry the version of the program that made it, or the fence could refuse nobody. A session of
+// SQLite has no setting in which a program could give it and that a trigger could read.
+func (d *decider) checkCaptured(c Checkpoint) error {
+	i := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Changes == Capture })
+	if i < 0 || d.facts.Dialect != SQLite {
+		return nil
+	}
+	return Refuse(CodeInvalidSpec, "checkpoint %q: source %q: changes: Capture is for PostgreSQL: a SQLite session has no setting that tells a trigger "+
+		"the version of its program, so no fence could tell old writers from new", c.Name, c.Sources[i].Table).
+		WithHint("let the program append its own commits, and declare changes: CommitLog")
 }
 
 // openAfter lists the target's checkpoints that are open once the barrier is done: those it declares, and those that still are.

@@ -35,6 +35,9 @@ func DecideDeclare(c Checkpoint, tables []Table, facts Facts, gate ServeGate) (D
 	}
 	d := &decider{target: Target{Version: c.Version, Tables: tables}, facts: facts}
 	d.decision = Decision{Declare: []Checkpoint{c}, Raise: map[string]int64{}}
+	if err := d.checkCaptured(c); err != nil {
+		return DeclareDecision{}, err
+	}
 	if err := d.checkKeyOf(c); err != nil {
 		return DeclareDecision{}, err
 	}

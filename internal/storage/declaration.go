@@ -103,9 +103,7 @@ func (d declaration) checkSources() error {
 			return err
 		case seen[source.Table]:
 			return d.refuse("source %q is listed twice", source.Table)
-		case source.Changes == Capture:
-			return d.refuse("source %q: changes: Capture is not available yet; CommitLog is", source.Table)
-		case source.Changes != CommitLog:
+		case source.Changes != CommitLog && source.Changes != Capture:
 			return d.refuse("source %q: changes: %q is neither %s nor %s", source.Table, source.Changes, CommitLog, Capture)
 		case source.Keys == "" && backfilled != "" && source.Table != backfilled:
 			return d.refuse("source %q needs keys: a query that maps its changed keys to keys of %q", source.Table, backfilled)

@@ -32,7 +32,7 @@ func (t *barrierTx) run(ctx context.Context, seen view) error {
 		return err
 	}
 	t.locked = time.Now()
-	if err := t.boundSteps(ctx, seen.deadlock); err != nil {
+	if err := t.boundSteps(ctx, seen); err != nil {
 		return err
 	}
 	facts, err := t.store.readFacts(ctx, t.tx, t.target, t.types)
@@ -63,9 +63,10 @@ func (t *barrierTx) run(ctx context.Context, seen view) error {
 
 // boundSteps: what a step turns out to need beyond our locks it waits for very shortly. A writer that waits for us looks for a deadlock once,
 // deadlock_timeout after it began; if we wait for it at that moment, the writer is the victim.
-func (t *barrierTx) boundSteps(ctx context.Context, deadlock time.Duration) error {
-	t.wait = min(t.timeout, deadlock/10)
-	t.limits = fmt.Sprintf("SET LOCAL lock_timeout = %d;SET LOCAL statement_timeout = %d;", milliseconds(t.wait), milliseconds(t.statement))
+func (t *barrierTx) boundSteps(ctx context.Context, seen view) error {
+	t.wait = min(t.timeout, seen.deadlock/10)
+	t.limits = fmt.Sprintf("SET LOCAL lock_timeout = %d;SET LOCAL statement_timeout = %d;", milliseconds(t.wait), milliseconds(t.statement)) +
+		asWriter(max(t.target.Version, seen.decision.MinWriter))
 	if _, err := t.tx.Exec(ctx, t.limits); err != nil {
 		return fmt.Errorf("bound the steps: %w", err)
 	}
@@ -82,7 +83,7 @@ func (t *barrierTx) change(ctx context.Context, before storage.Facts, decision s
 }
 
 // changeWatched goes in the order that the parts need: the steps; whether they led to what is declared; marker and layouts; the
-// checkpoints, whose SQL needs the new columns; the fence; and last whether fence and guards, which SQL of the user could have touched,
+// checkpoints, whose SQL needs the new columns; the capture of their sources; the fence; and last whether fence and guards, which SQL of the user could have touched,
 // still stand.
 func (t *barrierTx) changeWatched(ctx context.Context, before storage.Facts, decision storage.Decision) error {
 	if err := t.steps(ctx, decision); err != nil {
@@ -95,6 +96,9 @@ func (t *barrierTx) changeWatched(ctx context.Context, before storage.Facts, dec
 		return err
 	}
 	if err := t.declare(ctx, decision); err != nil {
+		return err
+	}
+	if _, err := t.store.ensureCapture(ctx, t.tx, decision.MinWriter); err != nil {
 		return err
 	}
 	raised, err := t.store.raiseFence(ctx, t.tx, decision.Raise)

@@ -110,7 +110,7 @@ func (s *Store) install(ctx context.Context, tx pgx.Tx, found foundCatalog) erro
 	if err := s.checkReserved(ctx, tx, found); err != nil {
 		return err
 	}
-	if err := s.lockForInstall(ctx, tx, found); err != nil {
+	if err := s.lockForInstall(ctx, tx, found, false); err != nil {
 		return err
 	}
 	if err := s.makeRelations(ctx, tx, found); err != nil || found.inPlace() {
@@ -139,13 +139,17 @@ func (s *Store) install(ctx context.Context, tx pgx.Tx, found foundCatalog) erro
 // lockForInstall takes the locks of what exists, in the order of every barrier. A writer of the protocol takes sync_partitions before
 // sync_commits, so the first lock is the one to wait for; whoever holds one of the others is not waited for while we hold it.
 // EXCLUSIVE at once, because the barrier needs it later, and a stronger lock asked for later deadlocks with writers that queue.
-func (s *Store) lockForInstall(ctx context.Context, tx pgx.Tx, found foundCatalog) error {
+func (s *Store) lockForInstall(ctx context.Context, tx pgx.Tx, found foundCatalog, holding bool) error {
 	commits := "SHARE ROW EXCLUSIVE"
 	if !found.version {
 		commits = "ACCESS EXCLUSIVE" // for the new column
 	}
+	first := ""
+	if holding {
+		first = "NOWAIT"
+	}
 	locks := []struct{ table, mode, wait string }{
-		{"sync_partitions", "EXCLUSIVE", ""},
+		{"sync_partitions", "EXCLUSIVE", first},
 		{"sync_commits", commits, "NOWAIT"},
 		{"sync_changes", "SHARE ROW EXCLUSIVE", "NOWAIT"},
 		{"sync_schema_meta", "SHARE ROW EXCLUSIVE", "NOWAIT"},

@@ -64,7 +64,7 @@ func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (
 	}
 	report.Findings = append(report.Findings, s.foreignTriggers(found)...)
 	for _, look := range []func(context.Context, querier, foundCatalog) ([]storage.FenceFinding, error){
-		s.partitionFindings, s.markerFindings, s.logFindings,
+		s.partitionFindings, s.markerFindings, s.logFindings, s.captureFindings,
 	} {
 		findings, err := look(ctx, q, found)
 		if err != nil {

@@ -19,7 +19,7 @@ const maxRecordedPositions = 1000
 // raiseFence raises the minimum writer version of partitions, and of all with storage.AllPartitions, in the caller's transaction. A
 // minimum that is there already and not lower stays. It returns the positions of the log at the raise: of each partition
 // raised; for a raise for all the sum under storage.AllPartitions and, of up to 1,000 partitions, each that is above 0. So
-// where the single ones add up to the sum, the list is complete.
+// where the single ones add up to the sum, the list is complete. For captured partitions one number stands under storage.CapturePrefix.
 //
 // It waits for the appends that are open in a raised partition, or for all open inserts into the log, up to the lock timeout.
 // Errors: CodeLockTimeout with Table.
@@ -72,6 +72,10 @@ func (s *Store) writeMinimum(ctx context.Context, tx pgx.Tx, partition string, m
 // raiseForAll replaces the trigger's argument and updates the row that mirrors it.
 func (s *Store) raiseForAll(ctx context.Context, tx pgx.Tx, minimum int64, raised map[string]int64) error {
 	what := fmt.Sprintf("raise the fence for all partitions to %d", minimum)
+	// Captured tables first: their writers come from there to the log.
+	if err := s.raiseSourceFences(ctx, tx, minimum); err != nil {
+		return err
+	}
 	// Waits for every open insert and keeps new ones out until COMMIT. Readers pass.
 	if _, err := tx.Exec(ctx, s.sql(`LOCK TABLE {schema}.sync_commits IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
 		return lockError(err, what+": lock sync_commits", "sync_commits")
@@ -103,6 +107,9 @@ func (s *Store) recordPositions(ctx context.Context, tx pgx.Tx, raised map[strin
 		return translate(err, what)
 	}
 	raised[storage.AllPartitions] = sum
+	if err := s.recordCapturedPosition(ctx, tx, raised); err != nil {
+		return err
+	}
 	if count > maxRecordedPositions {
 		return nil
 	}
@@ -120,6 +127,23 @@ func (s *Store) recordPositions(ctx context.Context, tx pgx.Tx, raised map[strin
 		raised[partition] = position
 		return nil
 	})
+	return translate(err, what)
+}
+
+// recordCapturedPosition notes where the log of all captured partitions stands: their commits are numbered by transactions, so one number
+// serves. All who captured with a lower version have ended, since we hold their tables; whoever comes later has a higher number, or was
+// already there without having written.
+func (s *Store) recordCapturedPosition(ctx context.Context, tx pgx.Tx, raised map[string]int64) error {
+	const what = "read the position of the captured partitions"
+	fenced, err := s.sourceLocks(ctx, tx)
+	if err != nil || len(fenced) == 0 {
+		return err
+	}
+	var next int64
+	err = tx.QueryRow(ctx, "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint").Scan(&next)
+	if err == nil {
+		raised[storage.CapturePrefix] = next - 1
+	}
 	return translate(err, what)
 }
 

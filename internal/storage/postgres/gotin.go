@@ -70,8 +70,10 @@ func (s *Store) raisedFloors(ctx context.Context, q querier) (floors map[string]
 		delete(raised, storage.AllPartitions)
 		if forAll {
 			floors = map[string]raisedFloor{storage.AllPartitions: {minimum: minimum}}
-			for _, position := range raised {
-				total -= position
+			for partition, position := range raised {
+				if partition != storage.CapturePrefix {
+					total -= position
+				}
 			}
 			incomplete = total != 0
 		}
@@ -88,7 +90,7 @@ func (s *Store) raisedFloors(ctx context.Context, q querier) (floors map[string]
 func (s *Store) countBelow(ctx context.Context, q querier, floors map[string]raisedFloor, others bool) (map[string]int64, error) {
 	partitions, positions, minimums := []string{}, []int64{}, []int64{} // empty arrays, not NULL
 	for _, partition := range slices.Sorted(maps.Keys(floors)) {
-		if partition == storage.AllPartitions {
+		if partition == storage.AllPartitions || partition == storage.CapturePrefix {
 			continue
 		}
 		partitions = append(partitions, partition)
@@ -96,6 +98,7 @@ func (s *Store) countBelow(ctx context.Context, q querier, floors map[string]rai
 		minimums = append(minimums, floors[partition].minimum)
 	}
 	forAll, raisedForAll := floors[storage.AllPartitions]
+	captured, anyCaptured := floors[storage.CapturePrefix]
 	rows, err := q.Query(ctx, s.sql(`
 		SELECT f.partition, count(*)
 		  FROM (
@@ -113,8 +116,18 @@ func (s *Store) countBelow(ctx context.Context, q querier, floors map[string]rai
 		  FROM {schema}.sync_commits AS c
 		 WHERE $5::boolean
 		   AND c.partition <> ALL ($1::text[])
+		   AND c.partition <> '*'
+		   AND NOT starts_with(c.partition, 'capture:')
 		   AND coalesce(c.writer_version < $4::bigint, $4::bigint > 0)
-		 GROUP BY c.partition`), partitions, positions, minimums, forAll.minimum, others && raisedForAll)
+		 GROUP BY c.partition
+		UNION ALL
+		SELECT c.partition, count(*)
+		  FROM {schema}.sync_commits AS c
+		 WHERE $6::boolean
+		   AND (c.partition = '*' OR starts_with(c.partition, 'capture:'))
+		   AND c.commit_seq > $7::bigint
+		   AND coalesce(c.writer_version < $4::bigint, $4::bigint > 0)
+		 GROUP BY c.partition`), partitions, positions, minimums, forAll.minimum, others && raisedForAll, anyCaptured && raisedForAll, captured.position)
 	if err != nil {
 		return nil, translate(err, "count the commits below the fence")
 	}

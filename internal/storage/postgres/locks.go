@@ -93,13 +93,16 @@ func (l tableLock) sql() string {
 	return fmt.Sprintf("LOCK TABLE %s.%s IN %s MODE", quoteIdentifier(l.schema), quoteIdentifier(l.table), l.mode)
 }
 
-// locksFor gives the locks of a decision in their order (docs/design.md section 3, "Locks of a barrier"): sync_partitions, which
-// writers of the sync protocol take first; the tables that steps or user SQL touch, each at once in its strongest mode, because
+// locksFor gives the locks of a decision in their order (docs/design.md section 3, "Locks of a barrier"): sources that are or will be fenced
+// and captured; sync_partitions, which writers of the sync protocol take first; the tables that steps or user SQL touch, each at once in its strongest mode, because
 // a weaker lock that is raised later deadlocks with whoever did the same; sync_commits; and the marker's table last.
 func (s *Store) locksFor(ctx context.Context, q querier, decision storage.Decision) (lockSet, error) {
-	var locks lockSet
 	if decision.Outcome == storage.Agreed {
-		return locks, nil
+		return nil, nil
+	}
+	locks, err := s.locksOfSources(ctx, q, decision)
+	if err != nil {
+		return nil, err
 	}
 	if decision.LockPartitions {
 		locks.add(s.schemaName, "sync_partitions", exclusive)

@@ -73,6 +73,11 @@ func (s *Store) planIn(ctx context.Context, tx pgx.Tx, b *barrier, seen view) (s
 		return storage.Plan{}, err
 	}
 	plan.Statements = r.planned(seen.decision)
+	captures, err := s.plannedSources(ctx, tx, seen.decision, b.target.Tables)
+	if err != nil {
+		return storage.Plan{}, err
+	}
+	plan.Statements = append(plan.Statements, captures...)
 	estimates, err := s.estimateRows(ctx, tx, seen.decision)
 	if err != nil {
 		return storage.Plan{}, err

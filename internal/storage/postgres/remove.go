@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -32,7 +33,10 @@ func (s *Store) Remove(ctx context.Context, apply bool) ([]string, error) {
 				return err
 			}
 		}
-		statements = s.removal(found)
+		if statements, err = s.captureRemovals(ctx, tx, found); err != nil {
+			return err
+		}
+		statements = append(statements, s.removal(found)...)
 		if !apply {
 			return nil
 		}
@@ -49,10 +53,48 @@ func (s *Store) Remove(ctx context.Context, apply bool) ([]string, error) {
 	return statements, nil
 }
 
-// lockForRemoval takes the strongest mode of each table at once: to drop a trigger needs it.
+// captureRemovals gives the statements that take triggers, fences and functions of captured tables away, then what they wrote: a catalog
+// that is installed again must find nothing under keys of its own. The guards of the log have to be gone by then, so the rows go last.
+func (s *Store) captureRemovals(ctx context.Context, q querier, found foundCatalog) ([]string, error) {
+	if found.protocol == 0 {
+		return nil, nil
+	}
+	sources, err := s.readSources(ctx, q, nil)
+	if err != nil {
+		return nil, err
+	}
+	var statements []string
+	for _, source := range sortedSources(sources) {
+		statements = append(statements, s.captureRemoval(source, true)...)
+	}
+	functions, err := s.readCaptureFunctions(ctx, q, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range slices.Sorted(maps.Keys(functions)) {
+		if sources[table] == nil { // the table was dropped, and its triggers with it
+			statements = append(statements, fmt.Sprintf("DROP FUNCTION %s()", s.functionName(functions[table].name)))
+		}
+	}
+	return statements, nil
+}
+
+// lockForRemoval takes the strongest mode of each table at once: to drop a trigger needs it. Captured tables first, as their writers come
+// from there to the log.
 func (s *Store) lockForRemoval(ctx context.Context, tx pgx.Tx, found foundCatalog) error {
 	tables := slices.Concat([]string{"sync_partitions", "sync_commits", "sync_changes", "sync_schema_meta", "sync_backfill_checkpoints", "sync_writer_fence"}, ownTables)
 	wait := ""
+	sources, err := s.sourceLocks(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, lock := range sources {
+		lock.mode = accessExclusive
+		if _, err := tx.Exec(ctx, lock.sql()+" "+wait); err != nil {
+			return lockError(err, "lock "+s.lockName(lock), s.lockName(lock))
+		}
+		wait = "NOWAIT"
+	}
 	for _, table := range tables {
 		if !found.hasTable(table) {
 			continue
@@ -86,6 +128,12 @@ func (s *Store) removal(found foundCatalog) []string {
 	for _, table := range []string{"sync_backfill_checkpoints", "sync_writer_fence"} {
 		if found.hasTable(table) {
 			add("DELETE FROM %s.%s WHERE partition = %s", s.schema, table, quoteLiteral(storage.AllPartitions))
+		}
+	}
+	for _, table := range []string{"sync_changes", "sync_commits", "sync_partitions"} {
+		if found.hasTable(table) {
+			add("DELETE FROM %s.%s WHERE partition = %s OR starts_with(partition, %s)", s.schema, table,
+				quoteLiteral(storage.AllPartitions), quoteLiteral(storage.CapturePrefix))
 		}
 	}
 	if _, exists := found.relations[coverageIndex]; exists {

@@ -38,7 +38,7 @@ func (s *Store) RepairFence(ctx context.Context) (storage.FenceReport, error) {
 		return s.addGotIn(ctx, tx, after, &report)
 	})
 	if err != nil {
-		return storage.FenceReport{}, err
+		return storage.FenceReport{}, s.explainLock(ctx, err, defaultLockTimeout)
 	}
 	return report, nil
 }
@@ -49,7 +49,12 @@ func (s *Store) repair(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.lockForInstall(ctx, tx, unlocked); err != nil {
+	// Sources before the log, as whoever writes them comes to it.
+	locked, err := s.lockSources(ctx, tx, unlocked)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lockForInstall(ctx, tx, unlocked, locked); err != nil {
 		return nil, err
 	}
 	found, err := s.readCatalog(ctx, tx)
@@ -76,6 +81,11 @@ func (s *Store) repair(ctx context.Context, tx pgx.Tx) ([]string, error) {
 		return nil, err
 	}
 	repaired = append(repaired, triggers...)
+	captures, err := s.repairCapture(ctx, tx, found)
+	if err != nil {
+		return nil, err
+	}
+	repaired = append(repaired, captures...)
 	if forAll := found.minimum.forAll; found.hasTable("sync_writer_fence") && (forAll == nil || *forAll < required) {
 		if err := s.writeMinimum(ctx, tx, storage.AllPartitions, required); err != nil {
 			return nil, translate(err, "write the fence for all partitions")

@@ -177,7 +177,7 @@ func declareInvalid(f *fixture) {
 	for name, c := range map[string]storage.Checkpoint{
 		"no name":          change(func(c *storage.Checkpoint) { c.Name = "" }),
 		"no sources":       change(func(c *storage.Checkpoint) { c.Sources = nil }),
-		"captured source":  change(func(c *storage.Checkpoint) { c.Sources[0].Changes = storage.Capture }),
+		"unknown changes":  change(func(c *storage.Checkpoint) { c.Sources[0].Changes = "Guess" }),
 		"unknown table":    change(func(c *storage.Checkpoint) { c.Sources[0].Table = "nowhere" }),
 		"reserved key":     change(func(c *storage.Checkpoint) { c.Partitions = []string{"*"} }),
 		"captured key":     change(func(c *storage.Checkpoint) { c.Partitions = []string{"capture:x"} }),
