@@ -47,6 +47,8 @@ func (p Parts) URL() (string, error) {
 		places = append(places, net.JoinHostPort(strings.Trim(host, "[]"), port))
 	}
 	whole := url.URL{Scheme: "postgres", Host: strings.Join(places, ","), Path: "/" + p.Database, User: url.User(p.User)}
+	// An @ behind the host is how a password with a slash looks that was not encoded, so readers refuse it.
+	whole.RawPath = strings.ReplaceAll(whole.EscapedPath(), "@", "%40")
 	if p.Password != "" {
 		whole.User = url.UserPassword(p.User, p.Password)
 	}
@@ -57,11 +59,7 @@ func (p Parts) URL() (string, error) {
 }
 
 // Clean takes off the line end that editors and shells leave behind a value in a file or Secret.
-func Clean(value []byte) string {
-	text, _ := strings.CutSuffix(string(value), "\n")
-	text, _ = strings.CutSuffix(text, "\r")
-	return text
-}
+func Clean(value []byte) string { return strings.TrimRight(string(value), "\r\n") }
 
 // InNamespace gives a host its full name: one without a dot is a Service of the namespace. Addresses stay as they are, and so does
 // everything without a namespace.

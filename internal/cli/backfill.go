@@ -21,7 +21,9 @@ func (p *Program) backfillCommand() *cobra.Command {
 
 Alone it claims the checkpoint and does all of it; a worker that runs already loses its ownership and leaves nothing behind.
 With --claim it does one share of a claim made before (syncbarrier checkpoint claim): the key ranges r with r mod --of = --index.
-A worker that is started again takes its own ranges back at once and goes on at their cursors.`,
+A worker that is started again takes its own ranges back at once and goes on at their cursors. It waits for a database that cannot be
+reached, reads --database-file again when the credentials are refused or changed, logs in lines (-o json: as JSON), and ends with 0
+only if the database says that its share is done.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if share.Of < 1 || share.Index < 0 || share.Index >= share.Of {
@@ -30,12 +32,15 @@ A worker that is started again takes its own ranges back at once and goes on at 
 			if token == "" && share.Of > 1 {
 				return usagef("--index and --of need --claim: workers share one claim")
 			}
+			if token != "" {
+				return p.newWorker(args[0], token, share).run(cmd.Context())
+			}
 			ctx, s, end, err := p.open(cmd.Context(), need{connections: 4})
 			if err != nil {
 				return err
 			}
 			defer end()
-			return p.backfill(ctx, s, args[0], token, share)
+			return p.backfill(ctx, s, args[0])
 		},
 	}
 	cmd.Flags().StringVar(&token, "claim", "", "token of the claim to work for")
@@ -53,25 +58,24 @@ type backfillOutput struct {
 	RowsDone   int64  `json:"rowsDone"`
 }
 
-func (p *Program) backfill(ctx context.Context, s *session, name, token string, share backfill.Share) error {
+// runnable refuses what a program of the user's own fills.
+func runnable(definition storage.Definition) error {
+	if !definition.Checkpoint.Backfill.External() {
+		return nil
+	}
+	return storage.Refuse(storage.CodeInvalidSpec, "checkpoint %q is filled by a program of your own, so there is nothing to run here", definition.Name).
+		WithHint("that program uses syncbarrier checkpoint claim, advance and activate")
+}
+
+func (p *Program) backfill(ctx context.Context, s *session, name string) error {
 	definition, err := s.store.ReadDefinition(ctx, name)
 	if err != nil {
 		return err
 	}
-	if definition.Checkpoint.Backfill.External() {
-		return storage.Refuse(storage.CodeInvalidSpec, "checkpoint %q is filled by a program of your own, so there is nothing to run here", name).
-			WithHint("that program uses syncbarrier checkpoint claim, advance and activate")
+	if err := runnable(definition); err != nil {
+		return err
 	}
-	err = p.runBackfill(ctx, s, name, func(r *backfill.Runner) error {
-		if token == "" {
-			return r.RunAll(ctx, name)
-		}
-		claim, err := s.store.ReadClaim(ctx, name, token)
-		if err != nil {
-			return err
-		}
-		return r.Run(ctx, claim, share)
-	})
+	err = p.runBackfill(ctx, s, name, func(r *backfill.Runner) error { return r.RunAll(ctx, name) })
 	if err != nil {
 		return err
 	}
@@ -81,10 +85,6 @@ func (p *Program) backfill(ctx context.Context, s *session, name, token string, 
 	}
 	out := backfillOutput{Reason: "Activated", Checkpoint: name, Total: progress.Total, Activated: progress.Activated, RowsDone: progress.RowsDone,
 		Message: fmt.Sprintf("checkpoint %q is activated", name)}
-	if progress.Activated < progress.Total {
-		out.Reason, out.Message = "Backfilling", fmt.Sprintf("this worker's share of checkpoint %q is done, %d of %d partitions are activated",
-			name, progress.Activated, progress.Total)
-	}
 	return p.print(out, func(w io.Writer) { _, _ = fmt.Fprintln(w, out.Message) })
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,13 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-const databaseVariable = "SYNCBARRIER_DATABASE"
+// Variables that say where the database is, for a program that has no flags to give.
+const (
+	databaseVariable = "SYNCBARRIER_DATABASE"
+	fileVariable     = "SYNCBARRIER_DATABASE_FILE"
+	schemaVariable   = "SYNCBARRIER_SCHEMA"
+	poolerVariable   = "SYNCBARRIER_POOLER"
+)
 
 // session is what a verb works with.
 type session struct {
@@ -40,13 +47,21 @@ func (p *Program) open(ctx context.Context, n need) (context.Context, *session, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, p.flags.timeout, fmt.Errorf("gave up after %s (--timeout): %w", p.flags.timeout, context.DeadlineExceeded))
+	ctx, cancel := p.bounded(ctx)
 	s.store, err = p.Open(ctx, address)
 	if err != nil {
 		cancel()
 		return nil, nil, nil, err
 	}
 	return ctx, s, func() { s.store.Close(); cancel() }, nil
+}
+
+// bounded ends a context by --timeout; 0 is no bound.
+func (p *Program) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.flags.timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, p.flags.timeout, fmt.Errorf("gave up after %s (--timeout): %w", p.flags.timeout, context.DeadlineExceeded))
 }
 
 func (p *Program) readFile(s *session, needed bool) error {
@@ -81,22 +96,16 @@ func (p *Program) readFile(s *session, needed bool) error {
 }
 
 func (p *Program) address(file *manifest.File, n need) (Address, error) {
-	database, err := p.databaseAddress()
+	address, err := p.databaseAddress()
 	if err != nil {
 		return Address{}, err
 	}
-	address := Address{
-		Database: database, Schema: p.flags.schema, Pooler: p.flags.pooler,
-		TLSCA: p.flags.tlsCA, TLSCert: p.flags.tlsCert, TLSKey: p.flags.tlsKey,
-		Create: n.create, Connections: n.connections,
-	}
+	address.Schema, address.Pooler = cmp.Or(p.flags.schema, p.Getenv(schemaVariable)), cmp.Or(p.flags.pooler, p.Getenv(poolerVariable))
+	address.TLSCA, address.TLSCert, address.TLSKey = cmp.Or(p.flags.tlsCA, address.TLSCA), cmp.Or(p.flags.tlsCert, address.TLSCert), cmp.Or(p.flags.tlsKey, address.TLSKey)
+	address.Create, address.Connections = n.create, n.connections
 	if file != nil {
-		if address.Schema == "" {
-			address.Schema = file.DatabaseSchema()
-		}
-		if address.Pooler == "" {
-			address.Pooler = string(file.Pooler())
-		}
+		address.Schema = cmp.Or(address.Schema, file.DatabaseSchema())
+		address.Pooler = cmp.Or(address.Pooler, string(file.Pooler()))
 	}
 	if address.Pooler != "" && address.Pooler != "None" && address.Pooler != "Transaction" {
 		return Address{}, usagef("--pooler is None or Transaction, not %q", address.Pooler)
@@ -104,25 +113,38 @@ func (p *Program) address(file *manifest.File, n need) (Address, error) {
 	return address, nil
 }
 
-// databaseAddress takes the address from the flag, the file, or the environment, in this order, and never shows it.
-func (p *Program) databaseAddress() (string, error) {
-	switch {
-	case p.flags.database != "" && p.flags.databaseFile != "":
-		return "", usagef("--database and --database-file exclude each other")
-	case p.flags.database != "":
-		return p.flags.database, nil
-	case p.flags.databaseFile != "":
-		content, err := os.ReadFile(p.flags.databaseFile)
-		if err != nil {
-			return "", usage(fmt.Errorf("read --database-file: %w", err))
-		}
-		address := strings.TrimSpace(string(content))
-		if address == "" {
-			return "", usage(errors.New("--database-file is empty"))
-		}
-		return address, nil
-	case p.Getenv(databaseVariable) != "":
-		return p.Getenv(databaseVariable), nil
+// databaseAddress takes the address from the flags or the environment, in this order, and never shows it.
+func (p *Program) databaseAddress() (Address, error) {
+	if p.flags.database != "" && p.flags.databaseFile != "" {
+		return Address{}, usagef("--database and --database-file exclude each other")
 	}
-	return "", usagef("no database: give --database postgres://... or sqlite:PATH, --database-file, or %s", databaseVariable)
+	if p.flags.database != "" {
+		return Address{Database: p.flags.database}, nil
+	}
+	if p.flags.databaseFile != "" {
+		return fileAddress(p.flags.databaseFile)
+	}
+	if value := p.Getenv(databaseVariable); value != "" {
+		return Address{Database: value}, nil
+	}
+	if path := p.Getenv(fileVariable); path != "" {
+		return fileAddress(path)
+	}
+	return Address{}, usagef("no database: give --database postgres://... or sqlite:PATH, --database-file, or %s", databaseVariable)
+}
+
+// fileAddress reads the address from a file that holds it, or from a folder that holds its parts.
+func fileAddress(path string) (Address, error) {
+	if isFolder(path) {
+		return folderAddress(path)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return Address{}, usage(fmt.Errorf("read --database-file: %w", err))
+	}
+	text := strings.TrimSpace(string(content))
+	if text == "" {
+		return Address{}, usage(errors.New("--database-file is empty"))
+	}
+	return Address{Database: text}, nil
 }

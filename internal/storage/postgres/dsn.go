@@ -64,7 +64,8 @@ func parseURL(text string) (connectionTarget, error) {
 		userinfo, hosts = authority[:i+1], authority[i+1:]
 	}
 	parsed, err := url.Parse("postgres://" + userinfo + "host" + tail)
-	if err != nil || parsed.Fragment != "" {
+	// An @ behind the host means that a character of the password was taken for the end of the host, which would be another one.
+	if err != nil || parsed.Fragment != "" || strings.Contains(parsed.EscapedPath(), "@") {
 		return target, refuseURL(errURL.Error())
 	}
 	target.settings["user"] = parsed.User.Username()

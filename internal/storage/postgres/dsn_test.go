@@ -60,6 +60,7 @@ func TestURLsThatCannotBeRightAreRefusedWithoutBeingRepeated(t *testing.T) {
 		"postgres://u:hunter2@db/app?host=/t":                  "socket directory",
 		"postgres://u:hunter2@db/app?host=@t":                  "socket directory",
 		"postgres://u:hunter2@db/app#fragment":                 "cannot be read",
+		"postgres://u:p@ss/hunter2@db/app":                     "cannot be read",
 		"postgres://u:hunter2@db/app?a=%zz":                    "cannot be read",
 		"postgres://u:hunter2@db/app?passfile=/x":              "parameter passfile",
 		"postgres://u:hunter2@db/app?service=x":                "parameter service",
