@@ -1,0 +1,57 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// kubectlTimeout bounds one call of kubectl.
+const kubectlTimeout = 2 * time.Minute
+
+// Kubectl runs the real kubectl as the administrator, in the folder of this
+// checkout, with stdin, and returns what it printed.
+func (c *Cluster) Kubectl(stdin string, args ...string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), kubectlTimeout)
+	defer cancel()
+	kubectl := exec.CommandContext(ctx, c.programs["kubectl"], append([]string{"--kubeconfig", c.AdminKubeconfig()}, args...)...)
+	kubectl.Dir = root
+	kubectl.Stdin = strings.NewReader(stdin)
+	var output, problems bytes.Buffer
+	kubectl.Stdout, kubectl.Stderr = &output, &problems
+	if err := kubectl.Run(); err != nil {
+		return output.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(problems.String()))
+	}
+	return output.String(), nil
+}
+
+// InstallCRDs applies the project's CustomResourceDefinitions and returns once
+// the API server serves them.
+func (c *Cluster) InstallCRDs() {
+	c.t.Helper()
+	c.kubectl("apply", "--server-side", "-f", "config/crd/bases")
+	c.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
+}
+
+// InstallOperator applies everything of the operator but its Deployment: the
+// CustomResourceDefinitions, its namespace, its ServiceAccount and its roles.
+func (c *Cluster) InstallOperator() {
+	c.t.Helper()
+	c.InstallCRDs()
+	c.kubectl("apply", "--server-side", "-f", "config/manager/namespace.yaml")
+	c.kubectl("apply", "--server-side", "-k", "config/rbac")
+}
+
+func (c *Cluster) kubectl(args ...string) {
+	c.t.Helper()
+	if _, err := c.Kubectl("", args...); err != nil {
+		c.t.Fatal(err)
+	}
+}
