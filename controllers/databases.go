@@ -1,0 +1,348 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Bounds of what the manager opens (docs/design.md section 7, "Reconciling is not a place to wait").
+const (
+	// PoolConnections is how many connections an Opener may give a Store.
+	PoolConnections = 4
+	maxPools        = 64
+	poolIdle        = 60 * time.Second
+	sweepEvery      = 15 * time.Second
+)
+
+// Opener opens the Store of a connection, with at most PoolConnections connections, and within three seconds. Its errors have the
+// codes of storage and never repeat a secret.
+type Opener func(ctx context.Context, c Connection) (storage.Store, error)
+
+// Databases keeps the Stores that reconcilers use: one for each address, user, schema and set of credentials, 64 at most, closed after a
+// minute without use. A server that does not answer is left alone during a growing pause, so that one dead database slows nobody
+// else, and takes part in one barrier attempt at a time.
+type Databases struct {
+	open  Opener
+	clock clock.Clock
+
+	mu      sync.Mutex
+	pools   map[poolKey]*pool
+	servers map[string]*server
+	refused map[poolKey]*breaker // credentials that a server refused
+	closed  bool
+	leases  sync.WaitGroup
+}
+
+// NewDatabases makes an empty set. A nil clock is the real one.
+func NewDatabases(open Opener, c clock.Clock) *Databases {
+	if c == nil {
+		c = clock.Real{}
+	}
+	return &Databases{
+		open: open, clock: c,
+		pools: map[poolKey]*pool{}, servers: map[string]*server{}, refused: map[poolKey]*breaker{},
+	}
+}
+
+// poolKey tells pools apart. A label of a Secret is no part of it, so touching one drops no pool.
+type poolKey struct{ address, user, schema, credentials string }
+
+type pool struct {
+	key    poolKey
+	store  storage.Store
+	server *server
+	opened chan struct{} // closed when opening it has ended
+	leases int
+	used   time.Time
+	stale  bool // no longer given out; closed with its last lease
+}
+
+// server is what is known of one address.
+type server struct {
+	name    string
+	breaker breaker
+	healthy bool          // the last connection to it was made
+	probing chan struct{} // not nil while somebody finds out whether it answers
+	barrier sync.Mutex    // held during a barrier attempt
+}
+
+// Lease is the use of a Store by one pass.
+type Lease struct {
+	// Store is open until Release.
+	Store storage.Store
+
+	databases *Databases
+	pool      *pool
+	once      sync.Once
+}
+
+// Acquire gives the Store of a connection. It waits for nothing but its own dialling, or that of another pass which is the first to try
+// this server.
+//
+// Errors: those of the Opener; a *waiting while the server, or these credentials, are left alone after a failure.
+func (d *Databases) Acquire(ctx context.Context, c Connection) (*Lease, error) {
+	for {
+		lease, wait, err := d.tryAcquire(ctx, c)
+		if wait == nil {
+			return lease, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("connect to %s: %w", c.Address, context.Cause(ctx))
+		}
+	}
+}
+
+// tryAcquire gives a lease, an error, or something to wait for.
+func (d *Databases) tryAcquire(ctx context.Context, c Connection) (*Lease, <-chan struct{}, error) {
+	d.mu.Lock()
+	now := d.clock.Now()
+	at := d.serverOf(c.Server)
+	if err := d.mayConnect(at, c, now); err != nil {
+		d.mu.Unlock()
+		return nil, nil, err
+	}
+	if p, ok := d.pools[c.key()]; ok {
+		defer d.mu.Unlock()
+		if p.store == nil {
+			return nil, p.opened, nil
+		}
+		return d.leaseLocked(p, now), nil, nil
+	}
+	if at.probing != nil {
+		defer d.mu.Unlock()
+		if at.breaker.failures > 0 { // it was dead, and one is enough to find out whether it still is
+			return nil, nil, at.breaker.refusal(time.Second)
+		}
+		return nil, at.probing, nil
+	}
+	evicted, err := d.makeRoom()
+	if err != nil {
+		d.mu.Unlock()
+		return nil, nil, err
+	}
+	p := &pool{key: c.key(), server: at, opened: make(chan struct{})}
+	d.pools[p.key] = p
+	if !at.healthy {
+		at.probing = p.opened
+	}
+	d.mu.Unlock()
+	if evicted != nil {
+		evicted.Close()
+	}
+	lease, err := d.dial(ctx, c, p)
+	return lease, nil, err
+}
+
+func (d *Databases) mayConnect(at *server, c Connection, now time.Time) error {
+	if d.closed {
+		return operatorEnds()
+	}
+	if wait := at.breaker.wait(now); wait > 0 {
+		return at.breaker.refusal(wait)
+	}
+	if refused := d.refused[c.key()]; refused != nil {
+		if wait := refused.wait(now); wait > 0 {
+			return refused.refusal(wait)
+		}
+	}
+	return nil
+}
+
+func operatorEnds() error {
+	return &waiting{reason: v1alpha1.ReasonCancelled, message: "the operator is ending", after: time.Second}
+}
+
+func (d *Databases) serverOf(name string) *server {
+	at, ok := d.servers[name]
+	if !ok {
+		at = &server{name: name}
+		d.servers[name] = at
+	}
+	return at
+}
+
+// dial opens the Store of a pool that stands in the map already, without the lock.
+func (d *Databases) dial(ctx context.Context, c Connection, p *pool) (*Lease, error) {
+	store, err := d.open(ctx, c)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer close(p.opened)
+	now := d.clock.Now()
+	if p.server.probing == p.opened {
+		p.server.probing = nil
+	}
+	if err != nil {
+		delete(d.pools, p.key)
+		if ctx.Err() == nil {
+			d.noteFailure(p, err, now)
+		}
+		return nil, err
+	}
+	if d.closed { // Close no longer waits for new leases
+		delete(d.pools, p.key)
+		store.Close()
+		return nil, operatorEnds()
+	}
+	p.store = store
+	p.server.healthy, p.server.breaker = true, breaker{}
+	delete(d.refused, p.key)
+	databasePools.Set(float64(len(d.pools)))
+	return d.leaseLocked(p, now), nil
+}
+
+func (d *Databases) leaseLocked(p *pool, now time.Time) *Lease {
+	p.leases++
+	p.used = now
+	d.leases.Add(1)
+	return &Lease{Store: p.store, databases: d, pool: p}
+}
+
+// makeRoom takes the pool that was not used for longest out of the map, if there are too many, and gives its Store to be closed.
+func (d *Databases) makeRoom() (storage.Store, error) {
+	if len(d.pools) < maxPools {
+		return nil, nil
+	}
+	var oldest *pool
+	for _, p := range d.pools {
+		if p.leases == 0 && p.store != nil && (oldest == nil || p.used.Before(oldest.used)) {
+			oldest = p
+		}
+	}
+	if oldest == nil {
+		return nil, &waiting{reason: v1alpha1.ReasonThrottled, after: time.Second,
+			message: fmt.Sprintf("all %d database pools of the operator are in use", maxPools)}
+	}
+	delete(d.pools, oldest.key)
+	return oldest.store, nil
+}
+
+// noteFailure lets the breakers know. It is called with the lock held.
+func (d *Databases) noteFailure(p *pool, err error, now time.Time) {
+	switch storage.ClassOf(err) {
+	case storage.ClassConnectionLost:
+		p.server.healthy = false
+		p.server.breaker.trip(err, now, shortestBreak)
+	case storage.ClassAuthenticationFailed:
+		refused, ok := d.refused[p.key]
+		if !ok {
+			refused = &breaker{}
+			d.refused[p.key] = refused
+		}
+		refused.trip(err, now, shortestRefusal)
+	}
+}
+
+// Report tells what an error of the Store says about the server. After a lost connection, a server that became read-only or refused
+// credentials the pool is not given out again: its other connections may go to the same dead end.
+func (l *Lease) Report(err error) {
+	switch storage.ClassOf(err) {
+	case storage.ClassConnectionLost, storage.ClassCommitUnknown, storage.ClassReadOnly, storage.ClassAuthenticationFailed:
+	default:
+		return
+	}
+	d := l.databases
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l.pool.stale {
+		return
+	}
+	l.pool.stale = true
+	if d.pools[l.pool.key] == l.pool {
+		delete(d.pools, l.pool.key)
+	}
+	d.noteFailure(l.pool, err, d.clock.Now())
+}
+
+// TryBarrier takes the right to the one barrier attempt that a server takes part in at a time. ok is false while another pass has it.
+func (l *Lease) TryBarrier() (done func(), ok bool) {
+	if !l.pool.server.barrier.TryLock() {
+		return nil, false
+	}
+	return l.pool.server.barrier.Unlock, true
+}
+
+// Release ends the use. It may be called again.
+func (l *Lease) Release() {
+	l.once.Do(func() {
+		d := l.databases
+		d.mu.Lock()
+		p := l.pool
+		p.leases--
+		p.used = d.clock.Now()
+		last := p.stale && p.leases == 0
+		d.mu.Unlock()
+		if last {
+			p.store.Close()
+		}
+		d.leases.Done()
+	})
+}
+
+// CloseIdle closes what was not used for a minute, and forgets refusals that are long over.
+func (d *Databases) CloseIdle() {
+	d.mu.Lock()
+	now := d.clock.Now()
+	var idle []storage.Store
+	used := map[*server]bool{}
+	for key, p := range d.pools {
+		if p.leases == 0 && p.store != nil && now.Sub(p.used) >= poolIdle {
+			idle = append(idle, p.store)
+			delete(d.pools, key)
+			continue
+		}
+		used[p.server] = true
+	}
+	for key, refused := range d.refused {
+		if now.Sub(refused.until) > longestBreak {
+			delete(d.refused, key)
+		}
+	}
+	for name, at := range d.servers {
+		// One that a lease still holds is in a pool, or is stale and tried anew by whoever comes next.
+		if !used[at] && at.probing == nil && now.Sub(at.breaker.until) > longestBreak && at.barrier.TryLock() {
+			at.barrier.Unlock()
+			delete(d.servers, name)
+		}
+	}
+	databasePools.Set(float64(len(d.pools)))
+	d.mu.Unlock()
+	for _, store := range idle {
+		store.Close()
+	}
+}
+
+// Start closes idle pools until ctx ends, and then all of them. It is a Runnable of a manager.
+func (d *Databases) Start(ctx context.Context) error {
+	for d.clock.Sleep(ctx, sweepEvery) == nil {
+		d.CloseIdle()
+	}
+	d.Close()
+	return nil
+}
+
+// Close refuses further use, waits until every lease is released, and closes all Stores. Leases end soon after the context of
+// their pass, since every operation of a Store honours it.
+func (d *Databases) Close() {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.leases.Wait()
+	d.mu.Lock()
+	pools := d.pools
+	d.pools = map[poolKey]*pool{}
+	d.mu.Unlock()
+	for _, p := range pools {
+		<-p.opened
+		if p.store != nil {
+			p.store.Close()
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package controllers
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// Labels of the metrics.
+const (
+	labelNamespace  = "namespace"
+	labelSchemaName = "schema"
+	labelName       = "checkpoint"
+	labelState      = "state"
+	labelOutcome    = "outcome"
+	labelKind       = "kind"
+	labelReason     = "reason"
+)
+
+// Metrics of the operator, beside those that controller-runtime has of queues and reconciles. Names of objects are labels, names of
+// databases, partitions and keys are not.
+var (
+	barrierLockWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "syncbarrier_barrier_lock_wait_seconds",
+		Help:    "How long the attempt that made a barrier waited for its locks.",
+		Buckets: []float64{.001, .005, .01, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60},
+	}, []string{labelNamespace, labelSchemaName})
+	barrierLockHold = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "syncbarrier_barrier_lock_hold_seconds",
+		Help:    "How long a barrier held its locks.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300},
+	}, []string{labelNamespace, labelSchemaName})
+	barrierAttempts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "syncbarrier_barrier_attempts_total",
+		Help: "Attempts at a barrier by what became of them: migrate, adopt, or the class of the failure.",
+	}, []string{labelNamespace, labelSchemaName, labelOutcome})
+	gateOpen = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_open",
+		Help: "1 if programs of the SyncSchema's version may serve, by the last read of the database.",
+	}, []string{labelNamespace, labelSchemaName})
+	storedVersion = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_stored_version",
+		Help: "The version that the database holds.",
+	}, []string{labelNamespace, labelSchemaName})
+	backfillRows = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_backfill_rows_done",
+		Help: "Rows that a backfill has filled, by the database's own count.",
+	}, []string{labelNamespace, labelName})
+	backfillRate = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_backfill_rows_per_second",
+		Help: "Rows that a backfill filled in a second, over the last minute.",
+	}, []string{labelNamespace, labelName})
+	backfillLag = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_backfill_lag_seconds",
+		Help: "How long ago the row of a checkpoint moved that has stood still for longest; 0 once it is activated.",
+	}, []string{labelNamespace, labelName})
+	checkpointPartitions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_checkpoint_partitions",
+		Help: "Partitions of a checkpoint by state.",
+	}, []string{labelNamespace, labelName, labelState})
+	objectReady = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_object_ready",
+		Help: "1 for an object that is Ready, else 0, with the reason of its condition Ready.",
+	}, []string{labelNamespace, labelKind, labelName, labelReason})
+	databasePools = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "syncbarrier_database_pools",
+		Help: "Database pools that are open; each has at most four connections.",
+	})
+	serverFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "syncbarrier_database_failures_total",
+		Help: "Servers and credentials that were left alone for a while after a failure, by its class.",
+	}, []string{labelReason})
+)
+
+func init() {
+	metrics.Registry.MustRegister(
+		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, backfillRows, backfillRate, backfillLag,
+		checkpointPartitions, objectReady, databasePools, serverFailures,
+	)
+}
+
+// countBarrier notes a successful attempt. One that only agreed is none.
+func countBarrier(namespace, schema string, result storage.BarrierResult) {
+	if result.Outcome == storage.Agreed {
+		return
+	}
+	barrierAttempts.WithLabelValues(namespace, schema, string(result.Outcome)).Inc()
+	barrierLockWait.WithLabelValues(namespace, schema).Observe(result.LockWait.Seconds())
+	barrierLockHold.WithLabelValues(namespace, schema).Observe(result.LockHold.Seconds())
+}
+
+// showReady keeps one series for each object: that of its present reason.
+func showReady(namespace, kind, name string, v verdict) {
+	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
+	objectReady.WithLabelValues(namespace, kind, name, v.reason).Set(number(v.state == stateDone))
+}
+
+// forgetSchema and forgetCheckpoint drop the series of an object that is gone.
+func forgetSchema(namespace, name, kind string) {
+	of := prometheus.Labels{labelNamespace: namespace, labelSchemaName: name}
+	for _, vector := range []interface {
+		DeletePartialMatch(labels prometheus.Labels) int
+	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion} {
+		vector.DeletePartialMatch(of)
+	}
+	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
+}
+
+func forgetCheckpoint(namespace, name, kind string) {
+	of := prometheus.Labels{labelNamespace: namespace, labelName: name}
+	for _, vector := range []*prometheus.GaugeVec{backfillRows, backfillRate, backfillLag, checkpointPartitions} {
+		vector.DeletePartialMatch(of)
+	}
+	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,208 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/manifest"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// suspend ends the pass before anything is changed. A schema with nothing left to do stays Ready.
+func (r *SyncSchemaReconciler) suspend(_ context.Context, pass *schemaPass) (*verdict, error) {
+	if !pass.object.Spec.Suspend {
+		return nil, nil
+	}
+	gate := pass.gate.Verdict()
+	if pass.migrated() && gate.Open && pass.fenceBroken == "" && ours(pass.status.Owner, r.Cluster, pass.object) {
+		return done(v1alpha1.ReasonGateOpen, "%s", gate.Message), nil
+	}
+	return reconciling(r.resync(), v1alpha1.ReasonSuspended, "spec.suspend is true: no barrier, no Jobs, no activation. %s", gate.Message), nil
+}
+
+// approve waits, with cutover OnApproval, until a person has approved exactly the plan that stands now.
+func (r *SyncSchemaReconciler) approve(ctx context.Context, pass *schemaPass) (*verdict, error) {
+	if pass.object.Spec.EffectiveStrategy().Cutover != v1alpha1.CutoverOnApproval || pass.status.StoredVersion >= pass.target.Version {
+		return nil, nil
+	}
+	plan, err := pass.lease.Store.Plan(ctx, *pass.target)
+	if err != nil {
+		return nil, fmt.Errorf("plan version %d: %w", pass.target.Version, err)
+	}
+	if plan.Decision.Outcome != storage.Migrate {
+		return nil, nil
+	}
+	wanted := decimal(pass.target.Version) + "@" + plan.Hash
+	given := pass.object.Annotations[AnnotationApprove]
+	if given == wanted {
+		return nil, nil
+	}
+	pass.plan = planStatus(plan, pass.target.Version)
+	message := fmt.Sprintf("plan %s of version %d waits for approval", plan.Hash, pass.target.Version)
+	if given != "" {
+		message += fmt.Sprintf("; %q approves another plan", cut(given, 80))
+	}
+	return reconciling(r.resync(), v1alpha1.ReasonApprovalPending, "%s (kubectl syncbarrier approve %s, or the annotation %s: %s)",
+		message, pass.object.Name, AnnotationApprove, wanted), nil
+}
+
+// Bounds of the lists of a status.
+const (
+	maxPlanLocks = 256
+	maxBlockers  = 10
+)
+
+func planStatus(plan storage.Plan, version int64) *v1alpha1.Plan {
+	out := &v1alpha1.Plan{
+		Hash: plan.Hash, Version: int32(version), LocksTotal: int32(len(plan.Locks)),
+		ExpectedPauseMilliseconds: plan.ExpectedPause.Milliseconds(),
+	}
+	for _, lock := range plan.Locks[:min(len(plan.Locks), maxPlanLocks)] {
+		out.Locks = append(out.Locks, v1alpha1.PlannedLock{Table: cut(lock.Table, 63), Mode: cut(lock.Mode, 63)})
+	}
+	rewritten, backfilled := map[string]bool{}, map[string]bool{}
+	for _, step := range plan.Decision.Steps {
+		if step.Kind == storage.StepRewritePayload {
+			rewritten[step.Table] = true
+		}
+	}
+	for _, checkpoint := range plan.Decision.Declare {
+		backfilled[checkpoint.Backfill.Table()] = true
+	}
+	for _, table := range slices.Sorted(maps.Keys(plan.Rows)) {
+		if rewritten[table] {
+			out.RowsRewritten += plan.Rows[table]
+		}
+		if backfilled[table] {
+			out.RowsBackfilled += plan.Rows[table]
+		}
+	}
+	return out
+}
+
+// migrate makes one attempt at the barrier, or agrees with one that was made. A database that is as it should be costs some reads.
+func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*verdict, error) {
+	if wait := pass.attempt.due.Sub(pass.now); wait > 0 && pass.attempt.failure != nil {
+		v := r.explain(pass, pass.attempt.failure)
+		v.after = wait
+		return v, nil
+	}
+	if pass.status.StoredVersion < pass.target.Version {
+		if err := r.tryWorkers(ctx, pass); err != nil {
+			return nil, err
+		}
+		finish, free := pass.lease.TryBarrier()
+		if !free {
+			return reconciling(time.Second, v1alpha1.ReasonMigrating, "waits for another barrier on the same server"), nil
+		}
+		defer finish()
+	}
+	started := time.Now()
+	result, err := pass.lease.Store.EnsureSchema(ctx, *pass.target, pass.attempt.next)
+	if err != nil {
+		return r.attemptFailed(ctx, pass, err, time.Since(started))
+	}
+	pass.attempt = pass.attempt.succeeded()
+	if result.Outcome == storage.Agreed {
+		r.attempts.put(pass.object.UID, pass.attempt)
+		return nil, nil
+	}
+	pass.attempt.fence = nil // it is another one now
+	r.attempts.put(pass.object.UID, pass.attempt)
+	countBarrier(pass.object.Namespace, pass.object.Name, result)
+	pass.events = append(pass.events, notice{reason: v1alpha1.ReasonMigrated, action: "Migrate", note: describeBarrier(result)})
+	for _, warning := range result.Warnings {
+		pass.events = append(pass.events, notice{warning: true, reason: v1alpha1.ReasonMigrated, action: "Migrate", note: warning})
+	}
+	return r.observe(ctx, pass)
+}
+
+func describeBarrier(result storage.BarrierResult) string {
+	if result.Outcome == storage.Adopt {
+		return fmt.Sprintf("version %d was there already, brought by another program; it is recorded", result.Version)
+	}
+	return fmt.Sprintf("version %d -> %d in one transaction; waited %d ms for locks, held them %d ms; %d checkpoints declared",
+		result.Stored, result.Version, result.LockWait.Milliseconds(), result.LockHold.Milliseconds(), len(result.Declared))
+}
+
+// attemptFailed paces what passes by itself. What a person has to look at is looked at again at the next resync.
+func (r *SyncSchemaReconciler) attemptFailed(ctx context.Context, pass *schemaPass, err error, waited time.Duration) (*verdict, error) {
+	if ctx.Err() != nil {
+		return nil, err // the manager is ending
+	}
+	class := storage.ClassOf(err)
+	barrierAttempts.WithLabelValues(pass.object.Namespace, pass.object.Name, string(class)).Inc()
+	pass.lease.Report(err)
+	v := r.explain(pass, err)
+	if v == nil {
+		return nil, err
+	}
+	if v.state != stateReconciling {
+		pass.attempt = pass.attempt.succeeded()
+		r.attempts.put(pass.object.UID, pass.attempt)
+		return v, nil
+	}
+	if class == storage.ClassPreviousVersionOpen {
+		return v, nil // no attempt at a lock was made, and the checkpoint's own event comes first
+	}
+	pass.attempt = pass.attempt.failed(err, waited, pass.now, draw(r.Jitter))
+	r.attempts.put(pass.object.UID, pass.attempt)
+	v.after = pass.attempt.due.Sub(pass.now)
+	return v, nil
+}
+
+// explain judges the failure of an attempt. A checkpoint that keeps the version back and that nobody speaks of any more is a person's to
+// decide about.
+func (r *SyncSchemaReconciler) explain(pass *schemaPass, err error) *verdict {
+	if storage.CodeOf(err) == storage.CodeCheckpointIncomplete {
+		if orphan := pass.orphan(); orphan != "" {
+			return stalled(v1alpha1.ReasonCheckpointOrphaned,
+				"checkpoint %q is declared in the database and not activated, but no object and no entry of the spec speaks of it: put its entry back, or give it up (syncbarrier checkpoint abandon)", orphan)
+		}
+	}
+	return judge(err, v1alpha1.ReasonMigrating)
+}
+
+// orphan names an open checkpoint of the database without an object and without an entry in the spec; empty: there is none.
+func (p *schemaPass) orphan() string {
+	spoken := map[string]bool{}
+	for i := range p.object.Spec.Checkpoints {
+		spoken[p.object.Spec.Checkpoints[i].Name] = true
+	}
+	for i := range p.checkpoints {
+		spoken[p.checkpoints[i].Spec.Name] = true
+	}
+	for _, checkpoint := range p.status.Checkpoints {
+		if checkpoint.Activated < checkpoint.Total && checkpoint.Definition.Version <= p.target.Version && !spoken[checkpoint.Definition.Name] {
+			return checkpoint.Definition.Name
+		}
+	}
+	return ""
+}
+
+// tryWorkers has the API server judge the Jobs that the version will need, while nothing has happened yet.
+func (r *SyncSchemaReconciler) tryWorkers(ctx context.Context, pass *schemaPass) error {
+	spec := &pass.object.Spec
+	sqlTried := false
+	for i := range spec.Checkpoints {
+		entry := &spec.Checkpoints[i]
+		if int64(entry.Version) <= pass.status.StoredVersion || entry.Backfill.Job == nil && sqlTried {
+			continue
+		}
+		sqlTried = sqlTried || entry.Backfill.Job == nil
+		checkpoint := childOf(pass.object, entry)
+		checkpoint.OwnerReferences = nil
+		err := tryWorkerJob(ctx, r.Client, workerJobInput{
+			Checkpoint: checkpoint, Database: spec.Database.Postgres, Worker: spec.Worker, ClaimToken: "try", ClaimNumber: 1,
+			Parallelism: int32(manifest.Settings(&entry.Backfill).Parallelism), Image: r.Image, PullPolicy: r.PullPolicy, Suspended: true,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// watchEvery is how often the database is looked at while a backfill is under way.
+const watchEvery = 5 * time.Second
+
+// openGate says whether programs of spec.version may serve: the last phase, and the only one that makes an object Ready.
+func (r *SyncSchemaReconciler) openGate(_ context.Context, pass *schemaPass) (*verdict, error) {
+	if pass.fenceBroken != "" {
+		return stalled(v1alpha1.ReasonFenceBroken, "%s", pass.fenceBroken), nil
+	}
+	gate := pass.gate.Verdict()
+	if gate.Open {
+		return done(v1alpha1.ReasonGateOpen, "%s", gate.Message), nil
+	}
+	if orphan := pass.orphan(); orphan != "" {
+		return stalled(v1alpha1.ReasonCheckpointOrphaned,
+			"checkpoint %q is declared in the database and not activated, but no object and no entry of the spec speaks of it", orphan), nil
+	}
+	if v := pass.stalledChild(); v != nil {
+		return v, nil
+	}
+	switch gate.Reason {
+	case storage.GateBackfilling:
+		return reconciling(watchEvery, v1alpha1.ReasonBackfilling, "%s", gate.Message), nil
+	case storage.GateStandby:
+		return reconciling(watchEvery, v1alpha1.ReasonReadOnly, "%s", gate.Message), nil
+	case storage.GateCheckpointMissing:
+		// The guards let no checkpoint be deleted, so they were not there.
+		return stalled(v1alpha1.ReasonFenceBroken, "%s", gate.Message), nil
+	default:
+		return reconciling(watchEvery, v1alpha1.ReasonMigrating, "%s", gate.Message), nil
+	}
+}
