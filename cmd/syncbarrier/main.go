@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/syncbarrier/syncbarrier/internal/cli"
 )
@@ -12,6 +13,6 @@ import (
 var version = "development"
 
 func main() {
-	program := &cli.Program{Open: open, Version: version}
+	program := &cli.Program{Open: open, Version: version, Name: filepath.Base(os.Args[0])}
 	os.Exit(program.Run(context.Background(), os.Args[1:]))
 }

@@ -37,11 +37,13 @@ type Address struct {
 type Program struct {
 	Open    Opener
 	Version string
-	In      io.Reader
-	Out     io.Writer
-	Err     io.Writer
-	Clock   clock.Clock
-	Getenv  func(string) string
+	// Name is what the program was called by: as kubectl-syncbarrier it is a plugin of kubectl, and speaks of a cluster first.
+	Name   string
+	In     io.Reader
+	Out    io.Writer
+	Err    io.Writer
+	Clock  clock.Clock
+	Getenv func(string) string
 
 	flags flags
 }
@@ -116,6 +118,14 @@ func interruptible(parent context.Context) (context.Context, func()) {
 	}
 }
 
+const (
+	programName = "syncbarrier"
+	pluginName  = "kubectl-syncbarrier"
+)
+
+// isPlugin says whether kubectl called the program.
+func (p *Program) isPlugin() bool { return p.Name == pluginName }
+
 const longHelp = `Syncbarrier takes a database to a new schema version and its data with it: it migrates behind one exclusive lock, makes the
 database refuse writers that are too old, fills the rows the new version needs, proves from the commit log that no change was
 missed, and only then says that the new version may serve.
@@ -128,6 +138,13 @@ It works on a database alone, with the SyncSchema file that a cluster takes too:
 
 The database is named by --database, by SYNCBARRIER_DATABASE, or by a file (--database-file) that holds the address.
 
+In a cluster, where the operator does the work, it shows SyncSchemas and speaks to them; installed as kubectl-syncbarrier it is also
+'kubectl syncbarrier':
+
+  kubectl syncbarrier status              all SyncSchemas of the namespace; with a name: one, with its backfills
+  kubectl syncbarrier watch clinic        follow it until it is Ready, or a person must act
+  kubectl syncbarrier approve clinic      release the plan that it waits with
+
 Exit codes:
   0  done, or the gate is open        20 InvalidSpec          26 Conflict
   1  anything else                    21 InvalidSQL           27 FenceBroken
@@ -139,7 +156,7 @@ Exit codes:
 
 func (p *Program) command() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "syncbarrier",
+		Use:           programName,
 		Short:         "Schema changes that carry data, without a lost write or a stale read",
 		Long:          longHelp,
 		Version:       p.Version,
@@ -150,19 +167,23 @@ func (p *Program) command() *cobra.Command {
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&p.flags.database, "database", "", "postgres://USER:PASSWORD@HOST/DATABASE, or sqlite:PATH (default: $"+databaseVariable+")")
-	f.StringVar(&p.flags.databaseFile, "database-file", "", "read the address from this file, so that it stands in no process list")
+	f.StringVar(&p.flags.databaseFile, "database-file", "", "read the address from this file, so that it stands in no process list; or from a folder with the file url, or with host, port, database, user, password and sslmode")
 	f.StringVarP(&p.flags.file, "file", "f", "", "SyncSchema file, with any standalone BackfillCheckpoints; - is standard input")
 	f.StringVar(&p.flags.schema, "schema", "", "database schema (default: the file's, else public)")
 	f.StringVar(&p.flags.pooler, "pooler", "", "what the address is: None, or Transaction for a transaction pooler (default: the file's)")
 	f.StringVar(&p.flags.tlsCA, "tls-ca", "", "PEM file with the server's certificate authority")
 	f.StringVar(&p.flags.tlsCert, "tls-cert", "", "PEM file with the client's certificate")
 	f.StringVar(&p.flags.tlsKey, "tls-key", "", "PEM file with the client's key")
-	f.DurationVar(&p.flags.timeout, "timeout", time.Hour, "give up waiting after this long")
+	f.DurationVar(&p.flags.timeout, "timeout", time.Hour, "give up waiting after this long; 0: never")
 	f.StringVarP(&p.flags.output, "output", "o", "text", "text or json")
+	if p.isPlugin() {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl syncbarrier"}
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(
 		p.planCommand(), p.applyCommand(), p.statusCommand(), p.gateCommand(), p.backfillCommand(), p.checkpointCommand(),
-		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(),
+		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(), p.installCommand(),
+		p.watchCommand(), p.suspendCommand(), p.resumeCommand(), p.retryCommand(), p.approveCommand(),
 	)
 	return root
 }

@@ -81,6 +81,10 @@ func exitCode(ctx context.Context, err error) int {
 	if errors.As(err, &wrong) || isCobraUsage(err) {
 		return exitUsage
 	}
+	var cluster *clusterError
+	if errors.As(err, &cluster) {
+		return cluster.code
+	}
 	if code, ok := exitOfClass[storage.ClassOf(err)]; ok {
 		return code
 	}

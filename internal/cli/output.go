@@ -81,6 +81,10 @@ func reasonOf(err error, code int) string {
 	case exitInterrupted, exitTerminated:
 		return "Interrupted"
 	}
+	var cluster *clusterError
+	if errors.As(err, &cluster) {
+		return cluster.reason
+	}
 	if class := storage.ClassOf(err); class != storage.ClassInternal {
 		return string(class)
 	}

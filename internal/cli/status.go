@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,11 +13,25 @@ import (
 )
 
 func (p *Program) statusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show version, fence, owner, backfills and the serve gate of a database",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	var f clusterFlags
+	var everywhere bool
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show version, fence, backfills and the serve gate of a database, or the SyncSchemas of a cluster",
+		Long: `With a database (--database, --database-file or $` + databaseVariable + `): its version, fence, owner, backfills and serve gate, as the
+database itself says.
+
+Without one, or with a name, a namespace or --all-namespaces: the SyncSchemas of a cluster, as the operator last said. With a name
+its backfills are shown too, who holds the locks it waits for, and the plan that waits for an approval.`,
+		Example: "  syncbarrier status --database postgres://app@db/clinic\n  kubectl syncbarrier status --all-namespaces\n  kubectl syncbarrier status clinic -n shop",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := strings.Join(args, "")
+			if inCluster, err := p.meansCluster(f, name != "" || everywhere); err != nil {
+				return err
+			} else if inCluster {
+				return p.clusterStatus(cmd, f, name, everywhere)
+			}
 			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
 			if err != nil {
 				return err
@@ -34,24 +49,30 @@ func (p *Program) statusCommand() *cobra.Command {
 			return p.print(out, func(w io.Writer) { writeStatus(w, status, out) })
 		},
 	}
+	f.add(cmd)
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "the SyncSchemas of all namespaces of the cluster")
+	return cmd
 }
 
 type statusOutput struct {
-	Reason           string             `json:"reason"`
-	Message          string             `json:"message"`
-	StoredVersion    int64              `json:"storedVersion"`
-	ContentHash      string             `json:"contentHash"`
-	MinWriterVersion int64              `json:"minWriterVersion"`
-	MinReaderVersion int64              `json:"minReaderVersion"`
-	Owner            string             `json:"owner,omitempty"`
-	Database         string             `json:"database"`
-	Server           string             `json:"server"`
-	Partitions       int64              `json:"partitions"`
-	Refused          int64              `json:"refusedWrites"`
-	Open             bool               `json:"open"`
-	Writable         bool               `json:"writable"`
-	Checkpoints      []checkpointOutput `json:"checkpoints"`
-	History          []historyOutput    `json:"history"`
+	Reason           string                 `json:"reason"`
+	Message          string                 `json:"message"`
+	StoredVersion    int64                  `json:"storedVersion"`
+	ContentHash      string                 `json:"contentHash"`
+	MinWriterVersion int64                  `json:"minWriterVersion"`
+	MinReaderVersion int64                  `json:"minReaderVersion"`
+	Owner            string                 `json:"owner,omitempty"`
+	Database         string                 `json:"database"`
+	Server           string                 `json:"server"`
+	Partitions       int64                  `json:"partitions"`
+	Refused          int64                  `json:"refusedWrites"`
+	Open             bool                   `json:"open"`
+	Writable         bool                   `json:"writable"`
+	Checkpoints      []checkpointOutput     `json:"checkpoints"`
+	Sources          []storage.SourceStatus `json:"sources,omitempty"`
+	LogBytes         int64                  `json:"logBytes"`
+	LogGrowing       string                 `json:"logGrowing,omitempty"`
+	History          []historyOutput        `json:"history"`
 }
 
 type checkpointOutput struct {
@@ -89,6 +110,7 @@ func newStatusOutput(status storage.Status, verdict storage.GateVerdict) statusO
 	if status.Owner != nil {
 		out.Owner = status.Owner.String()
 	}
+	out.Sources, out.LogBytes, out.LogGrowing = status.Sources, status.LogBytes, status.LogGrowing()
 	for _, c := range status.Checkpoints {
 		out.Checkpoints = append(out.Checkpoints, newCheckpointOutput(c))
 	}
@@ -143,6 +165,31 @@ func writeStatus(w io.Writer, status storage.Status, out statusOutput) {
 	if len(out.Checkpoints) > 0 {
 		_, _ = fmt.Fprintln(w)
 		writeCheckpoints(w, out.Checkpoints)
+	}
+	if len(out.Sources) > 0 {
+		_, _ = fmt.Fprintln(w)
+		writeSources(w, out)
+	}
+}
+
+// writeSources shows capture by table, and how large the log is.
+func writeSources(w io.Writer, out statusOutput) {
+	var rows [][]string
+	for _, s := range out.Sources {
+		capture := "off, its fence stays"
+		if s.Capturing {
+			capture = "on"
+		}
+		count := strconv.FormatInt(s.LogRows, 10)
+		if s.LogRows >= storage.MaxCountedLogRows {
+			count += " or more"
+		}
+		rows = append(rows, []string{s.Table, capture, fenceWord(s.MinWriterVersion), strconv.FormatInt(s.Partitions, 10), count})
+	}
+	table(w, []string{"SOURCE", "CAPTURE", "FENCE", "PARTITIONS", "LOGGED CHANGES"}, rows)
+	_, _ = fmt.Fprintf(w, "log on disk: %.1f MiB\n", float64(out.LogBytes)/(1<<20))
+	if out.LogGrowing != "" {
+		_, _ = fmt.Fprintf(w, "note: %s\n", out.LogGrowing)
 	}
 }
 

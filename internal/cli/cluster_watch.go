@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// followEvery is how often a watched SyncSchema is read. Two reads a second are nothing to an API server, and unlike a
+// watch they go on by themselves when it was away.
+const followEvery = time.Second
+
+func (p *Program) watchCommand() *cobra.Command {
+	var f clusterFlags
+	cmd := &cobra.Command{
+		Use:   "watch NAME",
+		Short: "In a cluster: follow a SyncSchema until it is Ready, or a person must act",
+		Long: `Prints a line for each change of a SyncSchema and of its backfills, and ends
+
+  with 0         when it is Ready: the gate of its version is open
+  with 20 to 29  when it is Stalled: nothing goes on before a person acts (1 for a reason that has no code)
+  with 4         after --timeout
+
+An API server that is away for a while is waited for. With -o json each line is an object of its own.`,
+		Example: "  kubectl syncbarrier watch clinic -n shop --timeout 30m",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, c, end, err := p.openCluster(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			defer end()
+			return (&follower{program: p, cluster: c, name: args[0]}).follow(ctx)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// follower prints what becomes of one SyncSchema.
+type follower struct {
+	program *Program
+	cluster *cluster
+	name    string
+	said    string // the last line, so that nothing is said twice
+}
+
+// follow reads and shows until the object is Ready or Stalled.
+func (f *follower) follow(ctx context.Context) error {
+	for {
+		schema, checkpoints, err := f.read(ctx)
+		var failed *clusterError
+		switch {
+		case errors.As(err, &failed) && failed.reason == "Unreachable":
+			f.line(watchLine{Reason: failed.reason, Message: failed.Error()})
+		case err != nil:
+			return err
+		default:
+			out := newSchemaOutput(schema, checkpoints)
+			f.line(newWatchLine(out))
+			if done, err := outcome(schema, out); done {
+				return err
+			}
+		}
+		if err := f.program.Clock.Sleep(ctx, followEvery); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *follower) read(ctx context.Context) (*v1alpha1.SyncSchema, []v1alpha1.BackfillCheckpoint, error) {
+	schema, err := f.cluster.schema(ctx, f.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	checkpoints, err := f.cluster.checkpoints(ctx, schema)
+	return schema, checkpoints, err
+}
+
+// outcome says whether there is nothing more to wait for, and with which exit code.
+func outcome(schema *v1alpha1.SyncSchema, out schemaOutput) (bool, error) {
+	switch {
+	case !out.Observed:
+		return false, nil
+	case out.Ready == "True":
+		return true, nil
+	case isStalled(schema):
+		if code, known := exitOfClass[storage.Class(out.Reason)]; known {
+			return true, reported{code}
+		}
+		return true, reported{exitOther}
+	}
+	return false, nil
+}
+
+// watchLine is what is said of one moment.
+type watchLine struct {
+	Reason      string            `json:"reason"`
+	Message     string            `json:"message"`
+	Ready       string            `json:"ready,omitempty"`
+	Checkpoints map[string]string `json:"checkpoints,omitempty"`
+	text        string
+}
+
+func newWatchLine(out schemaOutput) watchLine {
+	line := watchLine{Reason: out.Reason, Message: out.Message, Ready: out.Ready}
+	parts := []string{reasonAndMessage(out.Reason, out.Message)}
+	for _, c := range out.Checkpoints {
+		if c.Ready == "True" {
+			continue
+		}
+		if line.Checkpoints == nil {
+			line.Checkpoints = map[string]string{}
+		}
+		word := reasonAndMessage(c.Reason, c.HoldReason)
+		if c.Rows != nil {
+			word += ", rows " + progressWord(c.Rows)
+		}
+		line.Checkpoints[c.Checkpoint] = word
+		parts = append(parts, c.Checkpoint+": "+word)
+	}
+	line.text = strings.Join(parts, "; ")
+	return line
+}
+
+// line says what has not been said yet.
+func (f *follower) line(line watchLine) {
+	text := line.text
+	if text == "" {
+		text = reasonAndMessage(line.Reason, line.Message)
+	}
+	if text == f.said {
+		return
+	}
+	f.said = text
+	if !f.program.json() {
+		_, _ = fmt.Fprintf(f.program.Out, "%s  %s\n", f.program.Clock.Now().Format(time.TimeOnly), text) // a closed terminal is no reason to stop
+		return
+	}
+	encoder := json.NewEncoder(f.program.Out)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(line) // as above
+}
