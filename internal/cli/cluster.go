@@ -93,7 +93,7 @@ func (p *Program) openCluster(ctx context.Context, f clusterFlags) (context.Cont
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, p.flags.timeout, fmt.Errorf("gave up after %s (--timeout): %w", p.flags.timeout, context.DeadlineExceeded))
+	ctx, cancel := p.bounded(ctx)
 	return ctx, &cluster{client: made, namespace: namespace}, cancel, nil
 }
 
