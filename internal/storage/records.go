@@ -1,6 +1,9 @@
 package storage
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // State of a checkpoint row.
 type State string
@@ -175,7 +178,33 @@ type Status struct {
 	Refused          int64 // writes that the fence refused since it was installed
 	Checkpoints      []CheckpointProgress
 	History          []HistoryRow
+	Sources          []SourceStatus // tables that carry or carried capture, by name
+	LogBytes         int64          // of the whole log on disk, with its indexes; 0 where the product cannot say
 }
+
+// LogGrowing says in a sentence that the log of captured changes grows beyond what is usual, "" if it does not. It is pruned as
+// checkpoints move on; while one stands still, every change of its sources stays.
+func (s Status) LogGrowing() string {
+	for _, source := range s.Sources {
+		if source.LogRows >= MaxCountedLogRows {
+			return fmt.Sprintf("the log holds %d changes or more of captured table %q, %d MiB in all: let its checkpoint go on, abandon it, or prune",
+				source.LogRows, source.Table, s.LogBytes>>20)
+		}
+	}
+	return ""
+}
+
+// SourceStatus is a table whose changes triggers write into the log, or wrote: its fence stays.
+type SourceStatus struct {
+	Table            string `json:"table"`
+	Capturing        bool   `json:"capturing"`        // some trigger writes its changes
+	MinWriterVersion int64  `json:"minWriterVersion"` // as its own fence enforces it
+	LogRows          int64  `json:"logRows"`          // changes of it in the log, counted up to MaxCountedLogRows
+	Partitions       int64  `json:"partitions"`       // captured partitions of it
+}
+
+// MaxCountedLogRows is up to how many changes of a source a status counts.
+const MaxCountedLogRows = 1_000_000
 
 // DatabaseIdentity tells databases apart.
 type DatabaseIdentity struct {

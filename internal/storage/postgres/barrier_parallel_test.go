@@ -193,7 +193,7 @@ func lookForHalves(ctx context.Context, conn *pgx.Conn) error {
 func TestABarrierWhoseSessionIsKilledLeavesNothing(t *testing.T) {
 	db := newBarrierDB(t)
 	db.mustApply(target(5, plainTodos(), syncularNotes(3)))
-	before := db.text(everything)
+	before := db.text(wholeDatabase)
 	wanted := withSQL(6, "CREATE TABLE half(i int); SELECT pg_sleep(60)")
 	wanted.Tables = []storage.Table{plainTodos(titleNorm), syncularNotes(9)}
 	wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 6)}
@@ -207,13 +207,13 @@ func TestABarrierWhoseSessionIsKilledLeavesNothing(t *testing.T) {
 	})
 	db.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
 	wantRefusal(t, <-done, storage.CodeConnectionLost)
-	db.wantText(before, everything)
+	db.wantText(before, wholeDatabase)
 	wanted.Migrations[0].SQL = "CREATE TABLE half(i int)"
 	db.mustApply(wanted)
 }
 
-// everything is a fingerprint of tables, columns, triggers and the content of what is ours.
-const everything = `
+// wholeDatabase is a fingerprint of tables, columns, triggers and the content of what is ours.
+const wholeDatabase = `
 	SELECT md5(string_agg(what, ',' ORDER BY what))
 	  FROM (SELECT c.relname || '.' || a.attname || ' ' || a.atttypid || ' ' || a.attnotnull AS what
 	          FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -229,7 +229,7 @@ const everything = `
 func TestACallerThatGivesUpLeavesNothing(t *testing.T) {
 	db := newBarrierDB(t)
 	db.mustApply(target(5))
-	before := db.text(everything)
+	before := db.text(wholeDatabase)
 	ctx, cancel := context.WithCancel(db.ctx)
 	done := make(chan error, 1)
 	go func() {
@@ -246,7 +246,7 @@ func TestACallerThatGivesUpLeavesNothing(t *testing.T) {
 	}
 	wantRefusal(t, err, storage.CodeCancelled)
 	db.eventually("the server stopped it", func() bool { return db.text(sleeping) == "0" })
-	db.wantText(before, everything)
+	db.wantText(before, wholeDatabase)
 }
 
 // cutProxy stands between a store and its server. Once armed, it cuts the connection on which a barrier has written its history when the

@@ -11,68 +11,104 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// locksOfSources gives the locks that a barrier needs on sources, beside those of its steps: on every table whose triggers it installs,
-// completes, switches off or raises. They come first of all (docs/design.md section 3, "Locks of a barrier"): a captured program holds
-// its table when its trigger comes to the log, so whoever took the log first and then waited for the table would deadlock with it.
-func (s *Store) locksOfSources(ctx context.Context, q querier, decision storage.Decision) (lockSet, error) {
-	var locks lockSet
+// sourceLockSets are the locks that a barrier needs on sources beside those of its steps. captured are the tables whose triggers it
+// installs, completes, switches off or raises. They come first of all (docs/design.md section 3, "Locks of a barrier"): a captured program
+// holds its table when its trigger comes to the log, so whoever took the log first and then waited for the table would deadlock with
+// it. logged are the tables whose program writes the log itself; it locks its partition before its rows, so they come behind that.
+func (s *Store) sourceLockSets(ctx context.Context, q querier, decision storage.Decision) (captured, logged lockSet, err error) {
 	for _, c := range decision.Declare {
 		for _, source := range c.Sources {
-			locks.add(s.schemaName, source.Table, shareRowExclusive)
+			if source.Changes == storage.Capture {
+				captured.add(s.schemaName, source.Table, shareRowExclusive)
+			} else {
+				logged.add(s.schemaName, source.Table, shareRowExclusive)
+			}
 		}
 	}
-	if err := s.keepExisting(ctx, q, &locks); err != nil { // a table that a step creates is nobody else's yet
-		return nil, err
+	if err := s.addStoredSources(ctx, q, &captured, &logged); err != nil {
+		return nil, nil, err
 	}
-	stored, err := s.storedSourceLocks(ctx, q)
-	if err != nil {
-		return nil, err
+	if err := s.keepExisting(ctx, q, &captured); err != nil { // a table that a step creates is nobody else's yet
+		return nil, nil, err
 	}
 	if _, forAll := decision.Raise[storage.AllPartitions]; forAll {
 		fenced, err := s.sourceLocks(ctx, q)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		stored = append(stored, fenced...)
+		for _, lock := range fenced {
+			captured.add(lock.schema, lock.table, lock.mode)
+		}
 	}
-	for _, lock := range stored {
-		locks.add(lock.schema, lock.table, lock.mode)
-	}
-	slices.SortFunc(locks, func(a, b tableLock) int { return cmp.Or(cmp.Compare(a.schema, b.schema), cmp.Compare(a.table, b.table)) })
-	return locks, nil
+	slices.SortFunc(captured, func(a, b tableLock) int { return cmp.Or(cmp.Compare(a.schema, b.schema), cmp.Compare(a.table, b.table)) })
+	return captured, logged, nil
 }
 
-// storedSourceLocks are those of the checkpoints that are declared already: sources that open ones read, and sources whose capture nobody
+// addStoredSources adds those of the checkpoints that are declared already: sources that open ones read, and sources whose capture nobody
 // needs any more.
-func (s *Store) storedSourceLocks(ctx context.Context, q querier) (lockSet, error) {
+func (s *Store) addStoredSources(ctx context.Context, q querier, captured, logged *lockSet) error {
 	installed, err := s.hasDefinitions(ctx, q)
 	if err != nil || !installed {
-		return nil, err
+		return err
 	}
 	needs, err := s.readSourceNeeds(ctx, q)
 	if err != nil || len(needs) == 0 {
-		return nil, err
+		return err
 	}
-	sources, err := s.readSources(ctx, q, nil)
+	sources, err := s.readSources(ctx, q, tablesOfNeeds(needs))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var locks lockSet
 	for _, need := range needs {
-		if source := sources[need.table.Name]; !need.unused || source != nil && source.capturing() {
-			locks.add(s.schemaName, need.table.Name, shareRowExclusive)
+		name := need.table.Name
+		source := sources[name]
+		switch {
+		case source == nil:
+		case need.capture, need.unused && source.capturing():
+			captured.add(s.schemaName, name, shareRowExclusive)
+		case !need.unused && !source.logsTruncate():
+			logged.add(s.schemaName, name, shareRowExclusive)
 		}
 	}
-	return locks, s.keepExisting(ctx, q, &locks)
+	return nil
 }
 
-// sourceLocksOnce is sourceLocks in a transaction of its own.
-func (s *Store) sourceLocksOnce(ctx context.Context, what string) (locks lockSet, err error) {
-	err = s.inTx(ctx, what+": look for captured tables", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		locks, err = s.sourceLocks(ctx, tx)
-		return err
-	})
-	return locks, err
+func tablesOfNeeds(needs []*sourceNeed) []string {
+	tables := make([]string, len(needs))
+	for i, need := range needs {
+		tables[i] = need.table.Name
+	}
+	return tables
+}
+
+// sourcesToDeclare is sourceLockSets for one checkpoint that is declared outside a barrier.
+func (s *Store) sourcesToDeclare(ctx context.Context, q querier, checkpoint storage.Checkpoint, raisesAll bool) (captured, logged lockSet, err error) {
+	var tables []string
+	for _, source := range checkpoint.Sources {
+		tables = append(tables, source.Table)
+	}
+	sources, err := s.readSources(ctx, q, tables)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, source := range checkpoint.Sources {
+		found := sources[source.Table]
+		switch {
+		case found == nil: // refused under the locks
+		case source.Changes == storage.Capture:
+			captured.add(s.schemaName, source.Table, shareRowExclusive)
+		case !found.logsTruncate():
+			logged.add(s.schemaName, source.Table, shareRowExclusive)
+		}
+	}
+	if !raisesAll {
+		return captured, logged, nil
+	}
+	fenced, err := s.sourceLocks(ctx, q)
+	for _, lock := range fenced {
+		captured.add(lock.schema, lock.table, lock.mode)
+	}
+	return captured, logged, err
 }
 
 // captures says whether triggers write the changes of some source of a checkpoint.
@@ -202,11 +238,7 @@ func (s *Store) repairCapture(ctx context.Context, tx pgx.Tx, found foundCatalog
 	if err != nil {
 		return nil, err
 	}
-	var tables []string
-	for _, need := range needs {
-		tables = append(tables, need.table.Name)
-	}
-	sources, err := s.readSources(ctx, tx, tables)
+	sources, err := s.readSources(ctx, tx, tablesOfNeeds(needs))
 	if err != nil {
 		return nil, err
 	}

@@ -259,6 +259,27 @@ func (f *foundSource) capturing() bool {
 	})
 }
 
+// writesRows says whether some trigger that writes the table's changes, beside TRUNCATE, fires.
+func (f *foundSource) writesRows() bool {
+	return slices.ContainsFunc(f.relations, func(r foundSourceRelation) bool {
+		for name, t := range r.triggers {
+			if !isFence(name) && name != captureTruncateTrigger && t.enabled != firesNever {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// logsTruncate says whether a TRUNCATE of the table, and of each of its partitions alone, is logged as it should be.
+func (f *foundSource) logsTruncate() bool {
+	want := captured{table: f.table}.truncateTrigger()
+	return !slices.ContainsFunc(f.relations, func(r foundSourceRelation) bool {
+		t, exists := r.triggers[want.name]
+		return !exists || len(want.differences(t, true)) > 0
+	})
+}
+
 // fenced says whether the table has a fence of its own.
 func (f *foundSource) fenced() bool {
 	return slices.ContainsFunc(f.relations, func(r foundSourceRelation) bool {

@@ -36,6 +36,13 @@ func (s *Store) installCapture(ctx context.Context, tx pgx.Tx, c captured, minim
 // installTruncate lets TRUNCATE of a source whose program writes the log itself be logged: no program does that. Otherwise it is
 // installCapture without the rest.
 func (s *Store) installTruncate(ctx context.Context, tx pgx.Tx, c captured) error {
+	sources, err := s.readSources(ctx, tx, []string{c.table})
+	if err != nil {
+		return err
+	}
+	if found := sources[c.table]; found != nil && found.logsTruncate() {
+		return nil // without a lock: its writers have nothing to wait for
+	}
 	source, err := s.lockSource(ctx, tx, c.table, shareRowExclusive)
 	if err != nil {
 		return err

@@ -185,11 +185,7 @@ func (s *Store) checkCapture(ctx context.Context, q querier, required int64, own
 	if err != nil {
 		return nil, err
 	}
-	var tables []string
-	for _, need := range needs {
-		tables = append(tables, need.table.Name)
-	}
-	sources, err := s.readSources(ctx, q, tables)
+	sources, err := s.readSources(ctx, q, tablesOfNeeds(needs))
 	if err != nil {
 		return nil, err
 	}

@@ -43,10 +43,6 @@ func (s *Store) DeclareCheckpoint(ctx context.Context, checkpoint storage.Checkp
 // locksToDeclare keeps to the order of a barrier's locks. The marker's table last: it keeps barriers and other declarations out, so that
 // what is read under it stays true until COMMIT. Where the fence is there already, no writer is waited for: it never goes down.
 func (s *Store) locksToDeclare(ctx context.Context, what string, checkpoint storage.Checkpoint) (lockSet, error) {
-	locks := lockSet{}
-	for _, source := range checkpoint.Sources {
-		locks.add(s.schemaName, source.Table, shareRowExclusive)
-	}
 	var forAll, lowest int64
 	err := s.readOnce(ctx, what+": read the fence", scanRow(&forAll, &lowest), s.sql(`
 		SELECT coalesce(max(required_writer_version) FILTER (WHERE partition = '*'), 0),
@@ -60,19 +56,23 @@ func (s *Store) locksToDeclare(ctx context.Context, what string, checkpoint stor
 		return nil, noVersionYet(checkpoint)
 	case err != nil:
 		return nil, err
-	case forAll >= checkpoint.Version:
-	case len(checkpoint.Partitions) > 0 && !captures(checkpoint):
-		if lowest < checkpoint.Version {
-			locks.add(s.schemaName, "sync_partitions", exclusive)
-		}
-	default:
-		raised, err := s.sourceLocksOnce(ctx, what)
-		if err != nil {
-			return nil, err
-		}
-		for _, lock := range raised {
-			locks.add(lock.schema, lock.table, lock.mode)
-		}
+	}
+	raisesAll := forAll < checkpoint.Version && (len(checkpoint.Partitions) == 0 || captures(checkpoint))
+	var locks, logged lockSet
+	err = s.inTx(ctx, what+": look at its sources", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		locks, logged, err = s.sourcesToDeclare(ctx, tx, checkpoint, raisesAll)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !raisesAll && forAll < checkpoint.Version && lowest < checkpoint.Version {
+		locks.add(s.schemaName, "sync_partitions", exclusive)
+	}
+	for _, lock := range logged {
+		locks.add(lock.schema, lock.table, lock.mode)
+	}
+	if raisesAll {
 		locks.add(s.schemaName, "sync_commits", shareRowExclusive)
 	}
 	locks.add(s.schemaName, "sync_schema_meta", exclusive)

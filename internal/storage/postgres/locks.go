@@ -100,14 +100,14 @@ func (s *Store) locksFor(ctx context.Context, q querier, decision storage.Decisi
 	if decision.Outcome == storage.Agreed {
 		return nil, nil
 	}
-	locks, err := s.locksOfSources(ctx, q, decision)
+	locks, logged, err := s.sourceLockSets(ctx, q, decision)
 	if err != nil {
 		return nil, err
 	}
 	if decision.LockPartitions {
 		locks.add(s.schemaName, "sync_partitions", exclusive)
 	}
-	touched, err := s.touchedTables(ctx, q, decision)
+	touched, err := s.touchedTables(ctx, q, decision, logged)
 	if err != nil {
 		return nil, err
 	}
@@ -122,10 +122,9 @@ func (s *Store) locksFor(ctx context.Context, q querier, decision storage.Decisi
 	return locks, nil
 }
 
-// touchedTables gives the tables of the steps, in order of their names. sync_commits and sync_schema_meta keep their places at the end,
+// touchedTables adds the tables of the steps, in order of their names. sync_commits and sync_schema_meta keep their places at the end,
 // whoever names them.
-func (s *Store) touchedTables(ctx context.Context, q querier, decision storage.Decision) (lockSet, error) {
-	var touched lockSet
+func (s *Store) touchedTables(ctx context.Context, q querier, decision storage.Decision, touched lockSet) (lockSet, error) {
 	var dropped []string
 	var named []namedTable
 	for _, step := range decision.Steps {

@@ -35,12 +35,12 @@ func (db *barrierDB) prepareForPlan() {
 func TestAPlanSaysWhatABarrierWouldDoAndChangesNothing(t *testing.T) {
 	db := newBarrierDB(t)
 	db.prepareForPlan()
-	before := db.text(everything)
+	before := db.text(wholeDatabase)
 	plan, err := db.store.Plan(db.ctx, planned())
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.wantText(before, everything)
+	db.wantText(before, wholeDatabase)
 
 	if plan.Decision.Outcome != storage.Migrate || plan.Decision.Stored != 6 || plan.Decision.MinWriter != 7 || plan.Decision.MinReader != 7 {
 		t.Errorf("decision %+v", plan.Decision)

@@ -81,5 +81,49 @@ func (s *Store) countStatus(ctx context.Context, tx pgx.Tx, status *storage.Stat
 		}
 		status.Checkpoints = append(status.Checkpoints, progress)
 	}
-	return nil
+	status.Sources, status.LogBytes, err = s.sourceStatus(ctx, tx)
+	return err
+}
+
+// sourceStatus reads what there is of capture, by table, and how large the log is.
+func (s *Store) sourceStatus(ctx context.Context, tx pgx.Tx) (found []storage.SourceStatus, logBytes int64, err error) {
+	const what = "read the state of capture"
+	sources, err := s.readSources(ctx, tx, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, source := range sortedSources(sources) {
+		if !source.fenced() && !source.writesRows() {
+			continue
+		}
+		state := storage.SourceStatus{Table: source.table, Capturing: source.writesRows(), MinWriterVersion: max(0, source.enforced())}
+		err := tx.QueryRow(ctx, s.sql(`
+			WITH captured AS MATERIALIZED (
+			  SELECT partition
+			    FROM {schema}.sync_partitions
+			   WHERE starts_with(partition, $1::text)
+			)
+			SELECT (SELECT count(*) FROM captured),
+			       (SELECT count(*)
+			          FROM (SELECT
+			                  FROM captured
+			                  JOIN {schema}.sync_changes c ON c.partition = captured.partition
+			                 WHERE c.tbl = $2::text
+			                 LIMIT $3::bigint) AS counted)`), captured{table: source.table}.prefix(), source.table, int64(storage.MaxCountedLogRows)).
+			Scan(&state.Partitions, &state.LogRows)
+		if err != nil {
+			return nil, 0, translate(err, what)
+		}
+		found = append(found, state)
+	}
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(sum(pg_catalog.pg_total_relation_size(tree.relid)), 0)::bigint
+		  FROM pg_catalog.pg_class c
+		  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		 CROSS JOIN LATERAL (SELECT c.oid::regclass
+		                     UNION
+		                     SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) AS tree(relid)
+		 WHERE n.nspname = $1::text
+		   AND c.relname IN ('sync_commits', 'sync_changes')`, s.schemaName).Scan(&logBytes)
+	return found, logBytes, translate(err, what)
 }
