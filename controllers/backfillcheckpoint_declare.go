@@ -1,0 +1,196 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/manifest"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// findSchema reads the SyncSchema that the checkpoint belongs to, and refuses a standalone checkpoint that does not fit it.
+func (r *BackfillCheckpointReconciler) findSchema(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	name := pass.object.Spec.SchemaRef.Name
+	var schema v1alpha1.SyncSchema
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: pass.object.Namespace, Name: name}, &schema)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && schema.DeletionTimestamp != nil:
+		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen, "waits for SyncSchema %s, which is not in this namespace", name), nil
+	case err != nil:
+		return nil, fmt.Errorf("read SyncSchema %s: %w", name, err)
+	}
+	pass.schema = &schema
+	if !standalone(pass.object) {
+		return nil, nil
+	}
+	all, err := checkpointsOf(ctx, r.Client, pass.object.Namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	_, refused := acceptStandalone(&schema.Spec, all)
+	return refused[pass.object.UID], nil
+}
+
+func (r *BackfillCheckpointReconciler) connect(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	var err error
+	pass.connection, err = newResolver(r.Live, pass.object.Namespace).connection(ctx, pass.schema.Spec.Database.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	pass.lease, err = r.Databases.Acquire(ctx, pass.connection)
+	return nil, err
+}
+
+// observe reads what the database says of the checkpoint.
+func (r *BackfillCheckpointReconciler) observe(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	progress, err := pass.lease.Store.ReadProgress(ctx, pass.object.Spec.Name)
+	if storage.CodeOf(err) == storage.CodeCheckpointNotDeclared {
+		pass.progress = nil
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	pass.progress = &progress
+	return nil, nil
+}
+
+// declare waits for the barrier, which declares children and the standalone checkpoints that are there by then, and declares a standalone one
+// that came later.
+func (r *BackfillCheckpointReconciler) declare(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	if pass.progress != nil {
+		return nil, nil
+	}
+	status, err := pass.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	version := int64(pass.object.Spec.Version)
+	switch {
+	case status.Protocol == 0 || status.StoredVersion < version:
+		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen,
+			"waits for the barrier of version %d, which declares it; the database is at version %d", version, status.StoredVersion), nil
+	case !standalone(pass.object):
+		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen,
+			"the database is at version %d and does not hold this checkpoint; SyncSchema %s says why", status.StoredVersion, pass.schema.Name), nil
+	case pass.schema.Spec.Suspend:
+		return suspended(r.resync()), nil
+	}
+	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
+		return v, err
+	}
+	definition, tables := pass.definition()
+	if _, err := pass.lease.Store.DeclareCheckpoint(ctx, definition, tables); err != nil {
+		return nil, fmt.Errorf("declare: %w", err)
+	}
+	pass.events = append(pass.events, notice{reason: "Declared", action: "Declare",
+		note: fmt.Sprintf("declared at version %d, while its gate was closed", version)})
+	return r.observe(ctx, pass)
+}
+
+// compare refuses an object that speaks of something else than what is declared under its name.
+func (r *BackfillCheckpointReconciler) compare(_ context.Context, pass *checkpointPass) (*verdict, error) {
+	declared := pass.progress.Definition
+	if declared.Version != int64(pass.object.Spec.Version) {
+		return stalled(v1alpha1.ReasonContentDrift, "checkpoint %q is declared for version %d, and a name belongs to its version for ever",
+			pass.object.Spec.Name, declared.Version), nil
+	}
+	definition, _ := pass.definition()
+	if declared.Hash != "" && declared.Hash != definition.Hash() {
+		return stalled(v1alpha1.ReasonContentDrift, "checkpoint %q was declared with other content; another backfill needs another name",
+			pass.object.Spec.Name), nil
+	}
+	return nil, nil
+}
+
+// finish ends with a checkpoint that is activated. Nothing is started for it again, whatever became of its Jobs.
+func (r *BackfillCheckpointReconciler) finish(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	p := pass.progress
+	if p.Activated < p.Total {
+		return nil, nil
+	}
+	r.claims.forget(pass.object.UID)
+	jobs, err := jobsOf(ctx, r.Client, pass.object)
+	if err != nil {
+		return nil, err
+	}
+	for i := range jobs {
+		if isSuspended(&jobs[i]) { // it would stand there for ever
+			if err := r.deleteJob(ctx, &jobs[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return done(v1alpha1.ReasonActivated, "all %d partitions are activated", p.Total), nil
+}
+
+// settings passes the live settings on to the workers. A suspended schema pauses them: Jobs are stopped too, but a worker that was started by
+// other means is not in a Job.
+func (r *BackfillCheckpointReconciler) settings(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	wanted := manifest.Settings(&pass.object.Spec.Backfill)
+	wanted.Paused = pass.schema.Spec.Suspend
+	if pass.progress.Definition.Hash == "" || pass.progress.Settings == wanted {
+		return nil, nil
+	}
+	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
+		return v, err
+	}
+	if err := pass.lease.Store.WriteSettings(ctx, pass.object.Spec.Name, wanted); err != nil {
+		return nil, fmt.Errorf("write the settings: %w", err)
+	}
+	pass.progress.Settings = wanted
+	return nil, nil
+}
+
+// suspend stops the Jobs of a suspended schema.
+func (r *BackfillCheckpointReconciler) suspend(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	if !pass.schema.Spec.Suspend {
+		return nil, nil
+	}
+	jobs, err := jobsOf(ctx, r.Client, pass.object)
+	if err != nil {
+		return nil, err
+	}
+	for i := range jobs {
+		job := &jobs[i]
+		if _, token, ok := jobClaim(job); ok && token == pass.progress.ClaimToken {
+			pass.job = job
+		}
+		if !finished(job) && !isSuspended(job) {
+			if err := r.setSuspended(ctx, job, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	v := suspended(r.resync())
+	pass.hold = v.message
+	return v, nil
+}
+
+func suspended(resync time.Duration) *verdict {
+	return reconciling(resync, v1alpha1.ReasonSuspended, "the SyncSchema is suspended: no Jobs and no activation")
+}
+
+// jobsOf lists the Jobs of a checkpoint.
+func jobsOf(ctx context.Context, from client.Reader, checkpoint *v1alpha1.BackfillCheckpoint) ([]batchv1.Job, error) {
+	var list batchv1.JobList
+	err := from.List(ctx, &list, client.InNamespace(checkpoint.Namespace), client.MatchingLabels{labelCheckpoint: checkpoint.Name})
+	if err != nil {
+		return nil, fmt.Errorf("list the Jobs: %w", err)
+	}
+	var jobs []batchv1.Job
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], checkpoint) {
+			jobs = append(jobs, list.Items[i])
+		}
+	}
+	return jobs, nil
+}

@@ -1,0 +1,270 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+const (
+	// maxRestarts is how often a pass begins again because the log could not answer, before a person has to look.
+	maxRestarts = 3
+	// shortestReplace and longestReplace bound the pause before a failed Job is replaced; it doubles with each failure.
+	shortestReplace = 10 * time.Second
+	longestReplace  = 5 * time.Minute
+)
+
+// work sees to it that a Job works on the newest claim. The database says whose claim that is, and the list of Jobs comes from the API server
+// and from no cache: a Job that was just made is never made twice.
+func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	if pass.progress.Definition.Hash == "" {
+		return reconciling(watchEvery, v1alpha1.ReasonBackfilling, "declared by another program, which has to activate it"), nil
+	}
+	jobs, err := jobsOf(ctx, r.Live, pass.object)
+	if err != nil {
+		return nil, err
+	}
+	for i := range jobs {
+		if _, token, ok := jobClaim(&jobs[i]); ok && token == pass.progress.ClaimToken {
+			pass.job = &jobs[i]
+		}
+	}
+	outlook, err := readJobState(ctx, r.Live, pass.job)
+	if err != nil {
+		return nil, err
+	}
+	return r.follow(ctx, pass, outlook, jobs)
+}
+
+// follow does what the state of the Job asks for.
+func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpointPass, outlook jobOutlook, jobs []batchv1.Job) (*verdict, error) {
+	finishedAt, failures := lastFailure(jobs)
+	asked := r.retryAsked(pass, finishedAt)
+	switch {
+	case outlook.Next == jobRestart || pass.job == nil && pass.progress.Unverifiable > 0:
+		if pass.progress.Restarts >= maxRestarts && !asked {
+			return r.stall(pass, finishedAt, v1alpha1.ReasonUnverifiable,
+				fmt.Sprintf("the log could not answer %d times running whether a change was missed; the last time: %s", maxRestarts+1, outlook.Message)), nil
+		}
+		return r.claimAndMake(ctx, pass, jobs, true)
+	case outlook.Next == jobReplace:
+		return r.claimAndMake(ctx, pass, jobs, false)
+	case outlook.Next == jobReplaceLater:
+		if wait := replacePause(failures) - pass.now.Sub(finishedAt); wait > 0 && !asked {
+			pass.hold = outlook.Message
+			return reconciling(wait, outlook.Reason, "%s; another Job is made after a pause", outlook.Message), nil
+		}
+		return r.claimAndMake(ctx, pass, jobs, false)
+	case outlook.Next == jobStall:
+		if !asked && pass.now.Sub(finishedAt) < r.resync() {
+			return r.stall(pass, finishedAt, outlook.Reason, r.recorded(pass, outlook)), nil
+		}
+		return r.claimAndMake(ctx, pass, jobs, false)
+	case isSuspended(pass.job):
+		if err := r.setSuspended(ctx, pass.job, false); err != nil {
+			return nil, err
+		}
+	case wantedPods(pass.job) != int32(pass.progress.Settings.WithDefaults().Parallelism) && !finished(pass.job):
+		return r.claimAndMake(ctx, pass, jobs, false) // the number of workers is part of what each of them was told
+	}
+	return r.underWay(pass, outlook), nil
+}
+
+// stall waits for a person, and looks again a resync after the failure: what was wrong may have been put right in the database.
+func (r *BackfillCheckpointReconciler) stall(pass *checkpointPass, finishedAt time.Time, reason, message string) *verdict {
+	pass.hold = message
+	v := stalled(reason, "%s", message)
+	v.after = max(time.Second, r.resync()-pass.now.Sub(finishedAt))
+	return v
+}
+
+// recorded prefers the error that the worker left in the database: it is whole, where a log is cut.
+func (r *BackfillCheckpointReconciler) recorded(pass *checkpointPass, outlook jobOutlook) string {
+	if pass.progress.LastError != "" {
+		return pass.progress.LastError
+	}
+	return outlook.Message
+}
+
+// underWay says how far the work is.
+func (r *BackfillCheckpointReconciler) underWay(pass *checkpointPass, outlook jobOutlook) *verdict {
+	after := spread(watchEvery, draw(r.Jitter))
+	p := pass.progress
+	if outlook.Reason == v1alpha1.ReasonWorkerPending {
+		pass.hold = outlook.Message
+		return reconciling(after, v1alpha1.ReasonWorkerPending, "%s", outlook.Message)
+	}
+	switch {
+	case p.RangesDone < p.RangesTotal || p.RangesTotal == 0:
+		return reconciling(after, v1alpha1.ReasonBackfilling, "%s", outlook.Message)
+	case slices.ContainsFunc(p.Behind, func(b storage.BehindRow) bool { return b.Verdict != storage.Clean }):
+		return reconciling(after, v1alpha1.ReasonCatchingUp, "every row was gone over; changes that came meanwhile are being applied")
+	default:
+		return reconciling(after, v1alpha1.ReasonActivating, "every row and every change is applied")
+	}
+}
+
+// claimAndMake takes the work for a new Job: older workers can change nothing from then on.
+func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *checkpointPass, jobs []batchv1.Job, restart bool) (*verdict, error) {
+	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
+		return v, err
+	}
+	input := workerJobInput{
+		Checkpoint: pass.object, Database: pass.schema.Spec.Database.Postgres, Worker: pass.schema.Spec.Worker, ClaimToken: "try", ClaimNumber: 1,
+		Parallelism: int32(pass.progress.Settings.WithDefaults().Parallelism), Image: r.Image, PullPolicy: r.PullPolicy,
+	}
+	if _, err := newWorkerJob(input); err != nil {
+		return nil, err // a template that is wrong takes the work from nobody
+	}
+	claim, err := r.claim(ctx, pass, restart)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	if len(claim.Rows) == 0 {
+		return reconciling(time.Second, v1alpha1.ReasonActivating, "it was activated just now"), nil
+	}
+	input.ClaimToken, input.ClaimNumber = claim.Token, claimNumber(claim)
+	job, err := newWorkerJob(input)
+	if err != nil {
+		return nil, err
+	}
+	if v, err := r.makeJob(ctx, pass, job); v != nil || err != nil {
+		return v, err
+	}
+	pass.job = job
+	what := "made Job %s for claim %d"
+	if restart {
+		what = "the log could not answer, so the pass begins again: made Job %s for claim %d"
+	}
+	pass.events = append(pass.events, notice{reason: "JobCreated", action: "Claim", note: fmt.Sprintf(what, job.Name, input.ClaimNumber)})
+	for i := range jobs {
+		if !finished(&jobs[i]) && jobs[i].Name != job.Name {
+			if err := r.deleteJob(ctx, &jobs[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if _, err := r.observe(ctx, pass); err != nil {
+		return nil, err
+	}
+	reason := v1alpha1.ReasonBackfilling
+	if restart {
+		reason = v1alpha1.ReasonSourceChanged
+	}
+	return reconciling(spread(watchEvery, draw(r.Jitter)), reason, "Job %s is made", job.Name), nil
+}
+
+// claim makes a claim, or takes up the one that this process made and could not make a Job for.
+func (r *BackfillCheckpointReconciler) claim(ctx context.Context, pass *checkpointPass, restart bool) (storage.Claim, error) {
+	remembered, ok := r.claims.get(pass.object.UID)
+	if ok && !restart && pass.job == nil && remembered.claim.Token == pass.progress.ClaimToken {
+		claim, err := pass.lease.Store.ReadClaim(ctx, pass.object.Spec.Name, remembered.claim.Token)
+		if err == nil && len(claim.Rows) > 0 {
+			return claim, nil
+		}
+	}
+	claim, err := pass.lease.Store.ClaimAll(ctx, pass.object.Spec.Name, restart)
+	if err == nil {
+		r.claims.put(pass.object.UID, claim, pass.connection)
+	}
+	return claim, err
+}
+
+func claimNumber(claim storage.Claim) int64 {
+	var highest int64
+	for _, row := range claim.Rows {
+		highest = max(highest, row.OwnerEpoch)
+	}
+	return highest
+}
+
+// makeJob creates the Job. One of the same name is this one, made before, or somebody else's, which is neither adopted nor deleted.
+func (r *BackfillCheckpointReconciler) makeJob(ctx context.Context, pass *checkpointPass, job *batchv1.Job) (*verdict, error) {
+	err := r.Client.Create(ctx, job, client.FieldOwner(FieldManager))
+	switch {
+	case err == nil:
+		return nil, nil
+	case apierrors.IsAlreadyExists(err):
+		var found batchv1.Job
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), &found); err != nil {
+			return nil, fmt.Errorf("read Job %s: %w", job.Name, err)
+		}
+		if metav1.IsControlledBy(&found, pass.object) {
+			return nil, nil
+		}
+		return stalled(v1alpha1.ReasonConflict, "there is a Job %s that does not belong to this checkpoint; rename or delete it", job.Name), nil
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		// A quota, an admission, or a namespace that is going away: in the API server's own words.
+		pass.hold = "the API server refuses the Job: " + err.Error()
+		return reconciling(spread(time.Minute, draw(r.Jitter)), v1alpha1.ReasonWorkerPending, "%s", pass.hold), nil
+	}
+	return nil, fmt.Errorf("create Job %s: %w", job.Name, err)
+}
+
+func (r *BackfillCheckpointReconciler) deleteJob(ctx context.Context, job *batchv1.Job) error {
+	err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete Job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+func (r *BackfillCheckpointReconciler) setSuspended(ctx context.Context, job *batchv1.Job, suspend bool) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"suspend":%t}}`, job.UID, suspend)
+	err := r.Client.Patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("suspend Job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+func isSuspended(job *batchv1.Job) bool {
+	return job != nil && job.Spec.Suspend != nil && *job.Spec.Suspend && !finished(job)
+}
+
+func finished(job *batchv1.Job) bool {
+	return jobHas(job, batchv1.JobComplete) || jobHas(job, batchv1.JobFailed)
+}
+
+// lastFailure is when the last of the Jobs that are finished ended, and how many of them there are: they are kept for an hour.
+func lastFailure(jobs []batchv1.Job) (at time.Time, failures int) {
+	for i := range jobs {
+		for _, condition := range jobs[i].Status.Conditions {
+			if finished(&jobs[i]) && (condition.Type == batchv1.JobFailed || condition.Type == batchv1.JobComplete) {
+				failures++
+				if condition.LastTransitionTime.After(at) {
+					at = condition.LastTransitionTime.Time
+				}
+			}
+		}
+	}
+	return at, failures
+}
+
+func replacePause(failures int) time.Duration {
+	if failures > 5 {
+		return longestReplace
+	}
+	return min(longestReplace, shortestReplace<<max(0, failures-1))
+}
+
+// retryAsked says whether a person asked, on the checkpoint or on its schema, for another attempt since the last one ended.
+func (r *BackfillCheckpointReconciler) retryAsked(pass *checkpointPass, since time.Time) bool {
+	for _, annotations := range []map[string]string{pass.object.Annotations, pass.schema.Annotations} {
+		asked, err := time.Parse(time.RFC3339, annotations[AnnotationRetry])
+		if err == nil && !since.IsZero() && !asked.Before(since) {
+			return true
+		}
+	}
+	return false
+}
