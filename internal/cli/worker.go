@@ -184,6 +184,9 @@ func (w *worker) caused(ctx context.Context, err error) error {
 // claim reads the claim that this worker is to work for, and logs in passing what there is to do.
 func (w *worker) claim(ctx context.Context, store storage.Store) (claim storage.Claim, err error) {
 	err = w.persist(ctx, func() error {
+		if _, err := store.Status(ctx); err != nil { // refused by a catalog that this program is too old for
+			return err
+		}
 		definition, err := store.ReadDefinition(ctx, w.name)
 		if err != nil {
 			return err
