@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +22,7 @@ func (r *BackfillCheckpointReconciler) findSchema(ctx context.Context, pass *che
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: pass.object.Namespace, Name: name}, &schema)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && schema.DeletionTimestamp != nil:
-		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen, "waits for SyncSchema %s, which is not in this namespace", name), nil
+		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen, "waits for SyncSchema %s, which is not in this namespace", name), nil
 	case err != nil:
 		return nil, fmt.Errorf("read SyncSchema %s: %w", name, err)
 	}
@@ -76,13 +75,13 @@ func (r *BackfillCheckpointReconciler) declare(ctx context.Context, pass *checkp
 	version := int64(pass.object.Spec.Version)
 	switch {
 	case status.Protocol == 0 || status.StoredVersion < version:
-		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen,
+		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen,
 			"waits for the barrier of version %d, which declares it; the database is at version %d", version, status.StoredVersion), nil
 	case !standalone(pass.object):
-		return reconciling(r.resync(), v1alpha1.ReasonPreviousVersionOpen,
+		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen,
 			"the database is at version %d and does not hold this checkpoint; SyncSchema %s says why", status.StoredVersion, pass.schema.Name), nil
 	case pass.schema.Spec.Suspend:
-		return suspended(r.resync()), nil
+		return suspended(), nil
 	}
 	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
 		return v, err
@@ -170,13 +169,13 @@ func (r *BackfillCheckpointReconciler) suspend(ctx context.Context, pass *checkp
 			}
 		}
 	}
-	v := suspended(r.resync())
+	v := suspended()
 	pass.hold = v.message
 	return v, nil
 }
 
-func suspended(resync time.Duration) *verdict {
-	return reconciling(resync, v1alpha1.ReasonSuspended, "the SyncSchema is suspended: no Jobs and no activation")
+func suspended() *verdict {
+	return reconciling(0, v1alpha1.ReasonSuspended, "the SyncSchema is suspended: no Jobs and no activation")
 }
 
 // jobsOf lists the Jobs of a checkpoint.

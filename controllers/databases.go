@@ -150,7 +150,7 @@ func (d *Databases) mayConnect(at *server, c Connection, now time.Time) error {
 	}
 	if refused := d.refused[c.key()]; refused != nil {
 		if wait := refused.wait(now); wait > 0 {
-			return refused.refusal(wait)
+			return refused.refusal(min(wait, secretRetry)) // other credentials are tried at once
 		}
 	}
 	return nil
@@ -226,7 +226,11 @@ func (d *Databases) makeRoom() (storage.Store, error) {
 
 // noteFailure lets the breakers know. It is called with the lock held.
 func (d *Databases) noteFailure(p *pool, err error, now time.Time) {
-	switch storage.ClassOf(err) {
+	class := storage.ClassOf(err)
+	if class == storage.ClassConnectionLost || class == storage.ClassAuthenticationFailed {
+		serverFailures.WithLabelValues(string(class)).Inc()
+	}
+	switch class {
 	case storage.ClassConnectionLost:
 		p.server.healthy = false
 		p.server.breaker.trip(err, now, shortestBreak)

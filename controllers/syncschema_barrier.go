@@ -21,7 +21,7 @@ func (r *SyncSchemaReconciler) suspend(_ context.Context, pass *schemaPass) (*ve
 	if pass.migrated() && gate.Open && pass.fenceBroken == "" && ours(pass.status.Owner, r.Cluster, pass.object) {
 		return done(v1alpha1.ReasonGateOpen, "%s", gate.Message), nil
 	}
-	return reconciling(r.resync(), v1alpha1.ReasonSuspended, "spec.suspend is true: no barrier, no Jobs, no activation. %s", gate.Message), nil
+	return reconciling(0, v1alpha1.ReasonSuspended, "spec.suspend is true: no barrier, no Jobs, no activation. %s", gate.Message), nil
 }
 
 // approve waits, with cutover OnApproval, until a person has approved exactly the plan that stands now.
@@ -46,7 +46,7 @@ func (r *SyncSchemaReconciler) approve(ctx context.Context, pass *schemaPass) (*
 	if given != "" {
 		message += fmt.Sprintf("; %q approves another plan", cut(given, 80))
 	}
-	return reconciling(r.resync(), v1alpha1.ReasonApprovalPending, "%s (kubectl syncbarrier approve %s, or the annotation %s: %s)",
+	return reconciling(0, v1alpha1.ReasonApprovalPending, "%s (kubectl syncbarrier approve %s, or the annotation %s: %s)",
 		message, pass.object.Name, AnnotationApprove, wanted), nil
 }
 
@@ -107,6 +107,9 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 		return r.attemptFailed(ctx, pass, err, time.Since(started))
 	}
 	pass.attempt = pass.attempt.succeeded()
+	if !ours(pass.status.Owner, r.Cluster, pass.object) {
+		pass.events = append(pass.events, notice{reason: "TakenOver", action: "TakeOver", note: "taken over from " + pass.status.Owner.String()})
+	}
 	if result.Outcome == storage.Agreed {
 		r.attempts.put(pass.object.UID, pass.attempt)
 		return nil, nil
