@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Writes the files that are generated from the Go types in api/:
+# Writes the files that are generated from the Go sources:
 #
 #   hack/generate.sh          into this checkout
 #   hack/generate.sh FOLDER   into another folder, of the same layout
 #
-# They are the deep-copy methods and the custom resource definitions.
+# They are the deep-copy methods and the custom resource definitions, from the
+# types in api/, and the manager's role, from the markers in controllers/ and
+# cmd/manager.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 into=${1:-.}
@@ -14,5 +16,6 @@ for api in api/*/; do
 	mkdir -p "$into/api/$version"
 	hack/tool controller-gen object "paths=./api/$version" "output:object:dir=$into/api/$version"
 done
-mkdir -p "$into/config/crd/bases"
+mkdir -p "$into/config/crd/bases" "$into/config/rbac"
 hack/tool controller-gen crd paths=./api/... "output:crd:dir=$into/config/crd/bases"
+hack/tool controller-gen rbac:roleName=syncbarrier-manager paths=./controllers paths=./cmd/manager "output:rbac:dir=$into/config/rbac"

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+const explanation = `The operator of Syncbarrier.
+
+It migrates the databases that SyncSchemas name, each behind one exclusive lock, has the backfills of a version run as Jobs, and shows
+in status whether programs of that version may serve. The database is the truth: the operator may be stopped at any moment, in the
+middle of a migration too, and goes on when it is back.
+
+Of several replicas one works, the holder of a lease. A replica that loses the lease cancels what it does in databases, which roll it
+back, and ends with exit code 1; so does one that cannot start. SIGTERM and SIGINT end it with 0.
+
+Probes are at /healthz and /readyz, metrics at /metrics. The environment gives POD_NAME and POD_NAMESPACE, the manager's own pod, from
+which the image of the workers is read.`
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "manager:", err)
+		os.Exit(1)
+	}
+}
+
+// command is the program's one verb.
+func command() *cobra.Command {
+	o := options{podName: os.Getenv("POD_NAME"), podNamespace: os.Getenv("POD_NAMESPACE")}
+	root := &cobra.Command{
+		Use:   "manager",
+		Short: "The operator of Syncbarrier",
+		Long:  explanation,
+		Example: "  manager                                        in a pod, for all namespaces\n" +
+			"  manager --namespaces=shop                      for one namespace\n" +
+			"  manager --leader-elect=false --worker-image=I  on your machine, for the cluster of your kubeconfig",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.leaderNamespace == "" {
+				o.leaderNamespace = o.podNamespace
+			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			useLogger(newLogger(&o))
+			return run(ctx, &o)
+		},
+	}
+	o.register(root.Flags())
+	root.SetContext(context.Background())
+	return root
+}
+
+// newLogger writes to standard error, a line an entry.
+func newLogger(o *options) logr.Logger {
+	// logr counts verbosity upwards, slog downwards in steps of one.
+	handling := &slog.HandlerOptions{Level: slog.Level(-o.logLevel)}
+	if strings.EqualFold(o.logFormat, "text") {
+		return logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, handling))
+	}
+	return logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, handling))
+}
+
+// useLogger makes the libraries log as we do.
+func useLogger(logger logr.Logger) {
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/syncbarrier/syncbarrier/controllers"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/storage/postgres"
+)
+
+// openStore is the controllers' Opener: the one place where the operator chooses a backend.
+//
+// The certificates of a connection come from Secrets, and the driver reads them from files, once, while the pool is opened. So they are in
+// a folder of this process alone for that long.
+func openStore(ctx context.Context, c controllers.Connection) (storage.Store, error) {
+	config := postgres.Config{
+		URL: string(c.URL), Schema: c.Schema, Pooler: c.Pooler,
+		MaxConnections: controllers.PoolConnections, ApplicationName: "syncbarrier-manager",
+	}
+	if c.TLSCA == "" && c.TLSCert == "" && c.TLSKey == "" {
+		return openPostgres(ctx, config)
+	}
+	folder, err := os.MkdirTemp("", "syncbarrier-tls-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder for the certificates of %s: %w", c.Address, err)
+	}
+	config.TLSCA, config.TLSCert, config.TLSKey = filepath.Join(folder, "ca.pem"), filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	err = errors.Join(writeSecret(&config.TLSCA, c.TLSCA), writeSecret(&config.TLSCert, c.TLSCert), writeSecret(&config.TLSKey, c.TLSKey))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("write the certificates of %s for the driver: %w", c.Address, err), os.RemoveAll(folder))
+	}
+	store, err := openPostgres(ctx, config)
+	if removal := os.RemoveAll(folder); removal != nil && err == nil {
+		store.Close()
+		return nil, fmt.Errorf("remove the certificates of %s: %w", c.Address, removal)
+	}
+	return store, err
+}
+
+// writeSecret writes a text to a file that this user alone can read. Without a text there is no file, and the path becomes empty.
+func writeSecret(path *string, text controllers.Secret) error {
+	if text == "" {
+		*path = ""
+		return nil
+	}
+	return os.WriteFile(*path, []byte(string(text)), 0o600)
+}
+
+func openPostgres(ctx context.Context, config postgres.Config) (storage.Store, error) {
+	store, err := postgres.Open(ctx, config)
+	if err != nil {
+		return nil, err // not store: a nil *postgres.Store is no nil storage.Store
+	}
+	return store, nil
+}
