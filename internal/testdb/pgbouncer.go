@@ -16,16 +16,35 @@ import (
 // dsn, and returns the URL of that database through it, for the same role. Up to
 // 20 transactions run at once; a further one waits. It is stopped when the test
 // ends.
-func PgBouncer(t testing.TB, dsn string) string {
+func PgBouncer(t testing.TB, dsn string, options ...PgBouncerOption) string {
 	t.Helper()
-	through, err := startPgBouncer(t, dsn)
+	through, err := startPgBouncer(t, dsn, options)
 	if err != nil {
 		t.Fatalf("start PgBouncer: %v", err)
 	}
 	return through
 }
 
-func startPgBouncer(t testing.TB, dsn string) (string, error) {
+// PgBouncerOption changes how a PgBouncer is configured.
+type PgBouncerOption func(*bouncer)
+
+// WithEntry adds a further name under which the database is reached, each of whose
+// server connections runs a query before its first use.
+func WithEntry(name, connectQuery string) PgBouncerOption {
+	return func(b *bouncer) { b.entries = append(b.entries, [2]string{name, connectQuery}) }
+}
+
+// WithIgnoredParameter lets clients send a startup parameter, which is dropped.
+func WithIgnoredParameter(name string) PgBouncerOption {
+	return func(b *bouncer) { b.ignored = append(b.ignored, name) }
+}
+
+// WithPoolSize bounds the server connections of each name.
+func WithPoolSize(size int) PgBouncerOption {
+	return func(b *bouncer) { b.poolSize = size }
+}
+
+func startPgBouncer(t testing.TB, dsn string, options []PgBouncerOption) (string, error) {
 	program, err := findPgBouncer()
 	if err != nil {
 		return "", err
@@ -42,7 +61,10 @@ func startPgBouncer(t testing.TB, dsn string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	bouncer := &bouncer{program: program, account: user, folder: folder, port: port}
+	bouncer := &bouncer{program: program, account: user, folder: folder, port: port, poolSize: 20}
+	for _, option := range options {
+		option(bouncer)
+	}
 	if err := bouncer.configure(t, dsn); err != nil {
 		return "", err
 	}
@@ -75,12 +97,15 @@ func findPgBouncer() (string, error) {
 
 // bouncer is one PgBouncer process.
 type bouncer struct {
-	program string
-	account account
-	folder  string
-	port    int
-	process *exec.Cmd
-	exited  chan struct{}
+	program  string
+	account  account
+	folder   string
+	port     int
+	poolSize int
+	entries  [][2]string // further names of the database, each with its connect_query
+	ignored  []string    // startup parameters that are dropped
+	process  *exec.Cmd
+	exited   chan struct{}
 }
 
 func (b *bouncer) file(name string) string {
@@ -93,22 +118,27 @@ func (b *bouncer) configure(t testing.TB, dsn string) error {
 	u := mustParse(t, dsn)
 	password, _ := u.User.Password()
 	database := strings.TrimPrefix(u.Path, "/")
-	lines := []string{
-		"[databases]",
-		fmt.Sprintf("%s = host=%s port=%s dbname=%s", database, u.Hostname(), u.Port(), database),
+	server := fmt.Sprintf("host=%s port=%s dbname=%s", u.Hostname(), u.Port(), database)
+	lines := []string{"[databases]", database + " = " + server}
+	for _, entry := range b.entries {
+		lines = append(lines, fmt.Sprintf("%s = %s connect_query='%s'", entry[0], server, strings.ReplaceAll(entry[1], "'", "''")))
+	}
+	lines = append(lines,
 		"[pgbouncer]",
 		"listen_addr = 127.0.0.1",
 		fmt.Sprintf("listen_port = %d", b.port),
 		"unix_socket_dir =",
 		"pool_mode = transaction",
-		"default_pool_size = 20",
+		fmt.Sprintf("default_pool_size = %d", b.poolSize),
 		"max_client_conn = 200",
 		"auth_type = scram-sha-256",
-		"auth_file = " + b.file("users"),
-		"pidfile = " + b.file("pid"),
-		"logfile = " + b.file("log"),
-		"",
+		"auth_file = "+b.file("users"),
+		"pidfile = "+b.file("pid"),
+		"logfile = "+b.file("log"))
+	if len(b.ignored) > 0 {
+		lines = append(lines, "ignore_startup_parameters = "+strings.Join(b.ignored, ","))
 	}
+	lines = append(lines, "")
 	users := fmt.Sprintf("%q %q\n", u.User.Username(), password)
 	return errors.Join(
 		b.account.write(b.file("ini"), strings.Join(lines, "\n")),
