@@ -11,13 +11,13 @@ hack/generate.sh "$fresh"
 
 # What is there but is generated no longer is out of date too.
 mkdir -p "$fresh/was"
-for file in api/*/zz_generated.*.go config/crd/bases/*.yaml config/rbac/role.yaml; do
+for file in api/*/zz_generated.*.go config/crd/bases/*.yaml config/rbac/role.yaml docs/api.md; do
 	[ -e "$file" ] || continue
 	mkdir -p "$fresh/was/$(dirname "$file")"
 	cp "$file" "$fresh/was/$file"
 done
 mkdir "$fresh/is"
-mv "$fresh/api" "$fresh/config" "$fresh/is/"
+mv "$fresh/api" "$fresh/config" "$fresh/docs" "$fresh/is/"
 if ! (cd "$fresh" && diff -ru was is); then
 	echo "Generated files are out of date (- as they are, + as they should be): run make generate." >&2
 	exit 1

@@ -15,7 +15,11 @@ import (
 // +kubebuilder:printcolumn:name="Checkpoint",type=string,JSONPath=`.spec.name`
 // +kubebuilder:printcolumn:name="Version",type=integer,JSONPath=`.spec.version`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Partitions",type=integer,JSONPath=`.status.partitions.total`,description="Partitions; one that covers all counts as one"
+// +kubebuilder:printcolumn:name="Activated",type=integer,JSONPath=`.status.partitions.activated`,description="Partitions that are done and proven"
 // +kubebuilder:printcolumn:name="Rows",type=integer,JSONPath=`.status.rows.done`,description="Rows filled, by the database's own count"
+// +kubebuilder:printcolumn:name="Estimated",type=integer,JSONPath=`.status.rows.estimated`,description="Rows in all, by the database's estimate"
+// +kubebuilder:printcolumn:name="Verdict",type=string,priority=1,JSONPath=`.status.behind[0].verdict`,description="What the last attempt to activate the furthest partition found"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -77,7 +77,7 @@ func TestDefinitionsHaveNamesColumnsAndStatus(t *testing.T) {
 		columns []string
 	}{
 		"syncschemas":         {"ssch", []string{"Version", "Stored", "Gate", "Ready", "Reason", "Fence", "Age"}},
-		"backfillcheckpoints": {"bfc", []string{"Schema", "Checkpoint", "Version", "State", "Rows", "Ready", "Reason", "Age"}},
+		"backfillcheckpoints": {"bfc", []string{"Schema", "Checkpoint", "Version", "State", "Partitions", "Activated", "Rows", "Estimated", "Verdict", "Ready", "Reason", "Age"}},
 	}
 	for plural, definition := range definitions(t) {
 		names, version := definition.Spec.Names, definition.Spec.Versions[0]
