@@ -24,9 +24,12 @@ const rowActivationWait = 250 * time.Millisecond
 // while a writer of the partition is in flight.
 func (s *Store) ActivateCheckpoint(ctx context.Context, owner storage.Ownership, watermark int64) (storage.Outcome, error) {
 	what := fmt.Sprintf("activate checkpoint %q in partition %q", owner.Name, owner.Partition)
+	var plan *backfillPlan
 	err := s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		a := rowActivation{Tx: tx, store: s, owner: owner, watermark: watermark}
-		return a.run(ctx)
+		err := a.run(ctx)
+		plan = a.plan
+		return err
 	})
 	var ended activationEnded
 	switch {
@@ -34,6 +37,8 @@ func (s *Store) ActivateCheckpoint(ctx context.Context, owner storage.Ownership,
 		return ended.Outcome, nil
 	case err != nil:
 		return "", err
+	case plan != nil && plan.captures():
+		return storage.OutcomeActivated, s.settleCapture(ctx, plan)
 	}
 	return storage.OutcomeActivated, nil
 }
@@ -53,7 +58,7 @@ type rowActivation struct {
 
 func (a *rowActivation) run(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.limit, a.read, a.lock, a.checkFence, a.checkWork, a.checkFacts, a.checkCoverage,
+		a.limit, a.read, a.lock, a.checkFence, a.checkWork, a.checkFacts, a.checkCoverage, a.checkCaptured,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -86,7 +91,7 @@ func (a *rowActivation) whyNot(ctx context.Context) error {
 }
 
 func (a *rowActivation) limit(ctx context.Context) error {
-	_, err := a.Exec(ctx, limitsSQL, milliseconds(rowActivationWait), a.store.schema+", pg_temp")
+	_, err := a.Exec(ctx, a.store.sql(limitsSQL), milliseconds(rowActivationWait), a.store.schema+", pg_temp", 0)
 	return err
 }
 
@@ -131,13 +136,35 @@ func (a *rowActivation) read(ctx context.Context) error {
 }
 
 // lock keeps the writers of the partition out until COMMIT, or of all: a change in flight would come after the look at the log, and
-// belong to the time before the activation.
+// belong to the time before the activation. No rows are locked, so this needs no order among partitions and rows.
 func (a *rowActivation) lock(ctx context.Context) error {
-	if a.owner.Partition != storage.AllPartitions {
-		return a.store.lockPartition(ctx, a.Tx, a.owner.Partition)
+	all := a.owner.Partition == storage.AllPartitions
+	if len(a.plan.loggedTables()) > 0 {
+		if !all {
+			if err := a.store.lockPartition(ctx, a.Tx, a.owner.Partition); err != nil {
+				return err
+			}
+		} else if _, err := a.Exec(ctx, a.store.sql(`LOCK TABLE {schema}.sync_partitions IN EXCLUSIVE MODE`)); err != nil {
+			return err
+		}
 	}
-	_, err := a.Exec(ctx, a.store.sql(`LOCK TABLE {schema}.sync_partitions IN EXCLUSIVE MODE`))
-	return err
+	if !a.plan.captures() {
+		return nil
+	}
+	locks := &activation{
+		batchTx:    &batchTx{Tx: a.Tx, store: a.store, plan: a.plan, claim: storage.Claim{Name: a.owner.Name}, row: storage.CheckpointRow{Partition: a.owner.Partition}},
+		Activation: storage.Activation{Tables: all},
+	}
+	if err := locks.bound(ctx); err != nil {
+		return err
+	}
+	if all {
+		return locks.lockTables(ctx)
+	}
+	if err := locks.lockSources(ctx); err != nil {
+		return err
+	}
+	return locks.lockCaptured(ctx)
 }
 
 func (a *rowActivation) checkFence(ctx context.Context) error {
@@ -178,6 +205,9 @@ func (a *rowActivation) checkFacts(ctx context.Context) error {
 // checkCoverage asks the log, under the lock. The log has to be whole from where the pass began: a commit that vanished below the
 // watermark was never seen by whoever moved it.
 func (a *rowActivation) checkCoverage(ctx context.Context) error {
+	if len(a.plan.loggedTables()) == 0 {
+		return nil
+	}
 	if a.owner.Partition == storage.AllPartitions {
 		return a.checkAllLogs(ctx)
 	}
@@ -196,24 +226,18 @@ func (a *rowActivation) checkCoverage(ctx context.Context) error {
 	}
 	// Above the position that the row itself has, the log must still answer: what was pruned by force, or lost, before the program had said
 	// that it is reflected, may never have been read.
-	known, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.sourceTables(), a.stored, a.began)
+	known, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.loggedTables(), a.stored, a.began)
 	if err != nil {
 		return err
 	}
 	if known.Verdict == storage.Unverifiable {
 		return activationEnded{Outcome: storage.OutcomeUnverifiable}
 	}
-	coverage, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.sourceTables(), a.watermark, a.began)
+	coverage, err := a.store.coverageIn(ctx, a.Tx, a.owner.Partition, a.plan.loggedTables(), a.watermark, a.began)
 	if err != nil {
 		return err
 	}
-	switch coverage.Verdict {
-	case storage.Changed:
-		return activationEnded{Outcome: storage.OutcomeChanged}
-	case storage.Unverifiable:
-		return activationEnded{Outcome: storage.OutcomeUnverifiable}
-	}
-	return nil
+	return endedBy(coverage, nil)
 }
 
 // checkAllLogs: of a row '*' each partition has a position of its own, which the progress rows keep; the caller's number says nothing.
@@ -232,6 +256,46 @@ func (a *rowActivation) checkAllLogs(ctx context.Context) error {
 		if len(window.changes) > 0 {
 			return activationEnded{Outcome: storage.OutcomeChanged}
 		}
+	}
+	return nil
+}
+
+// checkCaptured asks the captured log, under the locks. Of SQL that we run, nothing may be left of its tail. A program of the user's own gives a
+// number up to which every transaction had ended when it read the log; where a source has a log of its program's own too, that number
+// is of that log, and the captured one has to be as it was at the claim.
+func (a *rowActivation) checkCaptured(ctx context.Context) error {
+	if !a.plan.captures() {
+		return nil
+	}
+	row := storage.CheckpointRow{Partition: a.owner.Partition}
+	b := &batchTx{Tx: a.Tx, store: a.store, plan: a.plan, claim: storage.Claim{Name: a.owner.Name}, row: row}
+	if a.plan.definition.Checkpoint.Backfill.External() && a.plan.allCaptured() {
+		coverage, err := a.store.capturedCoverage(ctx, a.Tx, a.plan.captureRules(), a.plan.bareOf(a.owner.Partition), a.watermark, a.stored)
+		return endedBy(coverage, err)
+	}
+	var left changedRows
+	complete, reason, err := b.readCapturedRest(ctx, 1, &left)
+	switch {
+	case err != nil:
+		return err
+	case reason != "":
+		return activationEnded{Outcome: storage.OutcomeUnverifiable}
+	case left.count > 0 || !complete:
+		return activationEnded{Outcome: storage.OutcomeChanged}
+	}
+	return nil
+}
+
+// endedBy is the end of an activation that a verdict brings, nil if it is clean.
+func endedBy(coverage storage.Coverage, err error) error {
+	if err != nil {
+		return err
+	}
+	switch coverage.Verdict {
+	case storage.Changed:
+		return activationEnded{Outcome: storage.OutcomeChanged}
+	case storage.Unverifiable:
+		return activationEnded{Outcome: storage.OutcomeUnverifiable}
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,12 +20,13 @@ const (
 )
 
 // Activate makes one bounded attempt to activate a row. With a log of its program's own the partition comes first: that waits for every
-// transaction that has a number of it, and keeps the next from taking one. Then what is still to be done is read again, filled,
+// transaction that has a number of it, and keeps the next from taking one. With captured sources the rows that are known to be left come
+// first. Then what is still to be done is read again, filled,
 // verified, and the row flips. All waits together stay below half of deadlock_timeout, so the program's deadlock detector never
 // finds us. An attempt that fails leaves nothing.
 //
-// The row '*' takes all partitions at once. Tables locks the source tables first, for programs that change rows before they take their
-// partition.
+// The row '*' takes all partitions at once, of captured sources their tables. Tables locks the source tables first, for programs that change
+// rows before they take their partition.
 //
 // OutcomeChanged: more is left than MaxRest, with Rest saying how much was seen. Errors: CodeLockTimeout, to try again after a pause;
 // CodeScanIncomplete; CodeVerificationFailed; CodeCheckpointFenceMissing; CodeInvalidSQL.
@@ -56,10 +56,13 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 	case errors.As(err, &ended):
 		a.report = storage.ActivationReport(ended)
 	case err != nil:
-		return storage.ActivationReport{}, err
+		return storage.ActivationReport{}, fencedMeanwhile(err, what)
 	}
 	if a != nil && !a.firstLock.IsZero() {
 		a.report.Held = time.Since(a.firstLock)
+	}
+	if a.report.Outcome == storage.OutcomeActivated && plan.captures() {
+		return a.report, s.settleCapture(ctx, plan)
 	}
 	return a.report, nil
 }
@@ -105,6 +108,9 @@ func (a *activation) run(ctx context.Context) error {
 	if !flipped {
 		return activationEnded{Outcome: storage.OutcomeLost}
 	}
+	if err := a.endCaptures(ctx); err != nil {
+		return err
+	}
 	a.report = storage.ActivationReport{Outcome: storage.OutcomeActivated, Rest: int64(len(rest.keys))}
 	if a.BeforeCommit != nil {
 		if err := a.BeforeCommit(ctx, txReader{a.Tx}); err != nil {
@@ -139,19 +145,32 @@ SELECT c.state, c.owner_epoch, coalesce(k.claim_token, ''), c.watermark, coalesc
 
 // prepare sets the bounds, and finds out without a lock whether an attempt makes sense.
 func (a *activation) prepare(ctx context.Context) error {
-	var deadlockTimeout int64
-	err := send(ctx, a.Tx,
-		step{what: "set the limits", sql: limitsSQL, arguments: []any{milliseconds(batchWait), a.plan.path}},
-		step{
-			what: "read deadlock_timeout", rows: scanRow(&deadlockTimeout),
-			sql: "SELECT (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint",
-		})
+	err := send(ctx, a.Tx, step{
+		what: "set the limits", sql: a.store.sql(limitsSQL),
+		arguments: []any{milliseconds(batchWait), a.plan.path, a.plan.definition.Version},
+	})
 	if err != nil {
 		return err
 	}
+	if err := a.judge(ctx, ""); err != nil {
+		return err
+	}
+	if err := a.checkCapture(ctx); err != nil {
+		return err
+	}
+	return a.bound(ctx)
+}
+
+// bound begins the time in which the locks have to be had.
+func (a *activation) bound(ctx context.Context) error {
+	var deadlockTimeout int64
+	err := send(ctx, a.Tx, step{
+		what: "read deadlock_timeout", rows: scanRow(&deadlockTimeout),
+		sql: "SELECT (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint",
+	})
 	a.each = time.Duration(deadlockTimeout) * time.Millisecond / 4
 	a.deadline = time.Now().Add(2 * a.each)
-	return a.judge(ctx, "")
+	return err
 }
 
 // judge reads the state of the row and decides whether to go on.
@@ -179,18 +198,21 @@ func (a *activation) judge(ctx context.Context, lock string) error {
 
 // lock takes the locks of the attempt, each wait and all of them together bounded.
 func (a *activation) lock(ctx context.Context) error {
-	if a.Tables {
-		tables := append(a.plan.sourceTables(), a.plan.table.declared.Name)
-		slices.Sort(tables)
-		for _, table := range slices.Compact(tables) {
-			name := a.store.schema + "." + quoteIdentifier(table)
-			if err := a.lockOne(ctx, table, "LOCK TABLE "+name+" IN SHARE ROW EXCLUSIVE MODE"); err != nil {
-				return err
-			}
-		}
+	locks := []func(context.Context) error{a.lockPartitions}
+	switch {
+	case a.locksTables() && len(a.plan.loggedTables()) > 0:
+		locks = []func(context.Context) error{a.lockTables, a.lockPartitions}
+	case a.locksTables():
+		locks = []func(context.Context) error{a.lockTables}
+	case a.plan.allCaptured():
+		locks = []func(context.Context) error{a.lockSources, a.lockKnownRest, a.lockCaptured}
+	case a.plan.captures():
+		locks = []func(context.Context) error{a.lockSources, a.lockPartitions, a.lockKnownRest, a.lockCaptured}
 	}
-	if err := a.lockPartitions(ctx); err != nil {
-		return err
+	for _, lock := range locks {
+		if err := lock(ctx); err != nil {
+			return err
+		}
 	}
 	if err := a.wait(ctx); err != nil {
 		return err
@@ -287,14 +309,10 @@ func (a *activation) fill(ctx context.Context, keys [][]string) error {
 		return nil
 	}
 	table := a.plan.table.declared.Name
-	mode := waitLocked
-	if a.Tables {
-		mode = tableIsHeld
-	}
 	if err := a.wait(ctx); err != nil {
 		return err
 	}
-	sorted, err := a.lockKeys(ctx, keys, mode)
+	sorted, err := a.lockKeys(ctx, keys, a.lockForRest())
 	switch {
 	case err != nil:
 		return a.refused(table, err)

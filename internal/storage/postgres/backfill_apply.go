@@ -77,6 +77,7 @@ type rowLock int
 const (
 	skipLocked  rowLock = iota // never wait for a row
 	waitLocked                 // wait as long as lock_timeout allows
+	onlyFree                   // refuse if somebody holds one
 	tableIsHeld                // not at all: the table is locked
 )
 
@@ -87,6 +88,8 @@ func (p *backfillPlan) lockClause(mode rowLock) string {
 		return "\n   " + p.lock + " OF t SKIP LOCKED"
 	case waitLocked:
 		return "\n   " + p.lock + " OF t"
+	case onlyFree:
+		return "\n   " + p.lock + " OF t NOWAIT"
 	default:
 		return ""
 	}

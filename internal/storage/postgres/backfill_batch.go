@@ -80,18 +80,30 @@ func (s *Store) inBatch(ctx context.Context, what string, claim storage.Claim, p
 		return ended.batch, nil
 	}
 	if err != nil {
-		return storage.Batch{}, err
+		return storage.Batch{}, fencedMeanwhile(err, what)
 	}
 	return batch, nil
 }
 
 // limitsSQL bounds the waits of a transaction by a quarter of the time after which the program's backends look for deadlocks. Compiling
-// expressions takes longer (150 ms, measured) than all that our statements do, and some run with locks held.
+// expressions takes longer (150 ms, measured) than all that our statements do, and some run with locks held. What we write passes the fences
+// of the tables: as a writer of the checkpoint's version, or of a later one that has been fenced meanwhile.
 const limitsSQL = `
 SELECT set_config('lock_timeout',
          least($1::bigint, (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000 / 4)::bigint)::text, true),
        set_config('search_path', $2::text, true),
-       set_config('jit', 'off', true)`
+       set_config('jit', 'off', true),
+       set_config('syncbarrier.writer_version',
+         greatest($3::bigint, (SELECT required_writer_version FROM {schema}.sync_writer_fence WHERE partition = '*'))::text, true)`
+
+// fencedMeanwhile turns a fence that refused our own write into something that passes: it was raised after the transaction began, and the
+// next one asks again.
+func fencedMeanwhile(err error, what string) error {
+	if storage.CodeOf(err) != storage.CodeWriterFenceRejected {
+		return err
+	}
+	return &storage.Error{Code: storage.CodeSerialization, Message: what + ": the fence was raised meanwhile", Err: err}
+}
 
 // headSQL is what a batch has to know first. $1 checkpoint, $2 partition.
 const headSQL = `
@@ -124,7 +136,10 @@ func (b *batchTx) begin(ctx context.Context, wait time.Duration, also ...step) e
 	var state storage.State
 	var epoch int64
 	steps := append([]step{
-		{what: "set the limits of a batch", sql: limitsSQL, arguments: []any{milliseconds(wait), b.plan.path}},
+		{
+			what: "set the limits of a batch", sql: b.store.sql(limitsSQL),
+			arguments: []any{milliseconds(wait), b.plan.path, b.plan.definition.Version},
+		},
 		{
 			what: "read the checkpoint", sql: b.store.sql(headSQL), arguments: []any{b.claim.Name, b.partition()},
 			rows: scanRow(&settings, &state, &epoch, &token, &b.position, &b.leftovers),

@@ -258,15 +258,19 @@ func (p *backfillPlan) bareOf(partition string) string {
 	return partition
 }
 
-// dueSQL gives the captured partitions that concern a row of a checkpoint, as a relation (partition, horizon_seq, tbl). The partition
+// dueSQL gives the captured partitions that concern a row of a checkpoint, as a relation (partition, horizon_seq, tbl, first_slice). The partition
 // stands in the text, so that the planner knows it and finds a single partition by its key.
 func dueSQL(rules []captured, bare string) string {
 	parts := make([]string, len(rules))
 	for i, rule := range rules {
+		first := "NULL"
+		if rule.partition.slices > 0 {
+			first = quoteText(rule.prefix() + "#0")
+		}
 		parts[i] = fmt.Sprintf(`
-  SELECT p.partition, p.horizon_seq, %s::text AS tbl
+  SELECT p.partition, p.horizon_seq, %s::text AS tbl, %s::text AS first_slice
     FROM {schema}.sync_partitions p
-   WHERE %s`, quoteText(rule.table), rule.partitionsSQL("p.partition", quoteText(bare)))
+   WHERE %s`, quoteText(rule.table), first, rule.partitionsSQL("p.partition", quoteText(bare)))
 	}
 	return strings.Join(parts, "\n  UNION ALL")
 }

@@ -166,8 +166,10 @@ func (c *claiming) takeRows(ctx context.Context) ([]storage.CheckpointRow, error
 		UPDATE {schema}.sync_backfill_checkpoints c
 		   SET owner_epoch = c.owner_epoch + 1,
 		       state = 'backfilling',
-		       watermark = CASE WHEN c.partition = '*' OR c.partition <> ALL ($2::text[])
+		       watermark = CASE WHEN c.partition <> ALL ($2::text[]) OR c.partition = '*' AND NOT $4::boolean
 		                        THEN c.watermark
+		                        WHEN $4::boolean
+		                        THEN `+safeSQL+`
 		                        ELSE coalesce((SELECT p.max_commit_seq
 		                                         FROM {schema}.sync_partitions p
 		                                        WHERE p.partition = c.partition), 0)
@@ -176,7 +178,7 @@ func (c *claiming) takeRows(ctx context.Context) ([]storage.CheckpointRow, error
 		 WHERE c.name = $1::text
 		   AND c.state <> 'activated'
 		   AND c.partition = coalesce($3::text, c.partition)
-		RETURNING `+checkpointColumns), c.name, c.fresh, c.only)
+		RETURNING `+checkpointColumns), c.name, c.fresh, c.only, c.plan != nil && c.plan.allCaptured())
 	if err != nil {
 		return nil, fmt.Errorf("raise the owner epochs: %w", err)
 	}
@@ -238,7 +240,9 @@ func (c *claiming) forgetPass(ctx context.Context) error {
 	for _, statement := range []string{
 		`DELETE FROM {schema}.sync_backfill_progress
 		  WHERE checkpoint = $1::text
-		    AND (kind = 'range' AND partition = ANY ($2::text[]) OR kind = 'position' AND '*' = ANY ($2::text[]))`,
+		    AND (kind = 'range' AND partition = ANY ($2::text[])
+		         OR kind = 'position' AND range_no = 1 AND partition = ANY ($2::text[])
+		         OR kind = 'position' AND range_no = 0 AND '*' = ANY ($2::text[]))`,
 		`DELETE FROM {schema}.sync_backfill_leftovers
 		  WHERE checkpoint = $1::text
 		    AND partition = ANY ($2::text[])`,
@@ -250,9 +254,35 @@ func (c *claiming) forgetPass(ctx context.Context) error {
 	return nil
 }
 
-// notePositions gives each partition of the log an epoch, and for a row '*' notes where each log stands and in which epoch. A
-// partition that is not noted did not exist: all of its log is to be read.
+// notePositions notes where the logs stand that the pass depends on.
 func (c *claiming) notePositions(ctx context.Context) error {
+	if c.plan.captures() {
+		if err := c.noteCaptured(ctx); err != nil {
+			return err
+		}
+	}
+	if c.plan.allCaptured() {
+		return nil
+	}
+	return c.noteLogged(ctx)
+}
+
+// noteCaptured notes the snapshot of this moment. The scan begins after the claim is committed and sees all that is visible in it.
+func (c *claiming) noteCaptured(ctx context.Context) error {
+	_, err := c.Exec(ctx, c.store.sql(`
+		INSERT INTO {schema}.sync_backfill_progress(checkpoint, kind, partition, range_no, position, facts, updated_at_ms)
+		SELECT $1::text, 'position', fresh.partition, $3::integer, `+safeSQL+`,
+		       json_build_object('applied', pg_catalog.pg_current_snapshot()::text)::text, `+nowMS+`
+		  FROM unnest($2::text[]) AS fresh(partition)`), c.name, c.fresh, capturedRange)
+	if err != nil {
+		return fmt.Errorf("note the position in the captured log: %w", err)
+	}
+	return nil
+}
+
+// noteLogged gives each partition of the log an epoch, and for a row '*' notes where each log stands and in which epoch. A
+// partition that is not noted did not exist: all of its log is to be read.
+func (c *claiming) noteLogged(ctx context.Context) error {
 	_, err := c.Exec(ctx, c.store.sql(`
 		INSERT INTO {schema}.sync_partition_registry(partition, log_epoch, last_authenticated_at_ms)
 		SELECT wanted.partition, `+randomEpoch+`, 0

@@ -25,8 +25,9 @@ type passFacts struct {
 
 // tableFacts is the fingerprint of a table: TRUNCATE, a rewrite, ATTACH and DETACH change its files, and none of them is in the log.
 type tableFacts struct {
-	Files   string            `json:"files"`   // oid:relfilenode of the table and each of its partitions
-	Columns map[string]string `json:"columns"` // number and type of each column that counts
+	Files   string            `json:"files"`             // oid:relfilenode of the table and each of its partitions
+	Columns map[string]string `json:"columns"`           // number and type of each column that counts
+	Capture []string          `json:"capture,omitempty"` // of a captured source, its triggers, each with the transaction that last changed it
 }
 
 // begun says whether a pass has begun at all. A claim of a single row by other means has no facts.
@@ -59,6 +60,9 @@ func (f passFacts) difference(now passFacts) string {
 			if was.Columns[column] != is.Columns[column] {
 				return fmt.Sprintf("column %q of table %q was changed or dropped since the pass began", column, name)
 			}
+		}
+		if !slices.Equal(was.Capture, is.Capture) {
+			return fmt.Sprintf("the triggers that write the log of table %q were switched off, dropped or changed since the pass began", name)
 		}
 	}
 	return ""
@@ -107,7 +111,7 @@ func (s *Store) readPassFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan
 	if err != nil {
 		return facts, fmt.Errorf("read the fingerprints: %w", err)
 	}
-	return facts, nil
+	return facts, s.addCaptureFacts(ctx, tx, plan, facts)
 }
 
 // countingColumns tells for each table of a backfill which columns its result depends on: those that a source names, or all that

@@ -156,7 +156,7 @@ func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, 
 		due = allSQL
 	}
 	rows, err := tx.Query(ctx, s.sql(fmt.Sprintf(logSQL, due)), q.partition, q.checkpoint, q.position, q.epoch,
-		plan.sourceTables(), int64(read)+1, q.commits, int64(q.partitions))
+		plan.loggedTables(), int64(read)+1, q.commits, int64(q.partitions))
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
@@ -215,27 +215,29 @@ func (w logWindow) until(seq int64) logWindow {
 	return w
 }
 
-// changedKeys gives the keys of the backfilled table that the changes of the windows concern, each once. reason is not empty if a change
-// names its row by something that is no key of its table: it might be the row that matters. Then the transaction has failed.
-func (s *Store) changedKeys(ctx context.Context, tx pgx.Tx, plan *backfillPlan, windows []logWindow) (keys [][]string, reason string, err error) {
-	changed := map[string]*keySet{}
+// loggedRows gives the keys of source rows that the windows name, each once. reason is not empty if a change names its row by something
+// that is no key of its table: it might be the row that matters.
+func (p *backfillPlan) loggedRows(windows []logWindow, into *changedRows) (reason string) {
 	for _, w := range windows {
 		for _, change := range w.changes {
-			source, _ := plan.source(change.table)
+			source, _ := p.source(change.table)
 			key, ok := source.key(w.partition, change.rowID)
 			if !ok {
-				return nil, fmt.Sprintf("commit %d of partition %q: %s", change.seq, w.partition, noKeyOf(source)), nil
+				return fmt.Sprintf("commit %d of partition %q: %s", change.seq, w.partition, noKeyOf(source))
 			}
-			if changed[change.table] == nil {
-				changed[change.table] = &keySet{}
-			}
-			changed[change.table].add(key)
+			into.add(change.table, key)
 		}
 	}
+	return ""
+}
+
+// concernedKeys gives the keys of the backfilled table that changed rows of the sources concern, each once. reason is not empty if a text
+// is no key of its table. Then the transaction has failed.
+func (s *Store) concernedKeys(ctx context.Context, tx pgx.Tx, plan *backfillPlan, changed changedRows) (keys [][]string, reason string, err error) {
 	var all keySet
-	for _, table := range slices.Sorted(maps.Keys(changed)) {
+	for _, table := range slices.Sorted(maps.Keys(changed.byTable)) {
 		source, _ := plan.source(table)
-		keys := changed[table].keys
+		keys := changed.byTable[table].keys
 		if ok, err := castKeys(ctx, tx, source.table, keys); err != nil || !ok {
 			return nil, noKeyOf(source), err
 		}
@@ -322,19 +324,23 @@ type rest struct {
 	reason   string // why the log cannot answer, "" if it can
 }
 
-// readRest reads at most limit keys of the rest, in one snapshot of the log.
+// readRest reads at most limit keys of the rest, in one snapshot of each log.
 func (b *batchTx) readRest(ctx context.Context, facts string, limit int) (rest, error) {
-	noted, err := decodeFacts(facts)
-	if err != nil {
-		return rest{}, err
+	found := rest{complete: true}
+	var changed changedRows
+	if len(b.plan.loggedTables()) > 0 {
+		if err := b.readLoggedRest(ctx, facts, limit, &changed, &found); err != nil || found.reason != "" {
+			return found, err
+		}
 	}
-	answer, err := b.store.readLog(ctx, b.Tx, b.plan, logQuestion{
-		checkpoint: b.claim.Name, partition: b.partition(), position: b.position, epoch: noted.LogEpoch, changes: limit, commits: math.MaxInt32,
-	})
-	if err != nil || answer.reason != "" {
-		return rest{reason: answer.reason}, err
+	if b.plan.captures() {
+		complete, reason, err := b.readCapturedRest(ctx, limit, &changed)
+		if err != nil || reason != "" {
+			return rest{reason: reason}, err
+		}
+		found.complete = found.complete && complete
 	}
-	keys, reason, err := b.store.changedKeys(ctx, b.Tx, b.plan, answer.windows)
+	keys, reason, err := b.store.concernedKeys(ctx, b.Tx, b.plan, changed)
 	if err != nil || reason != "" {
 		return rest{reason: reason}, err
 	}
@@ -342,9 +348,26 @@ func (b *batchTx) readRest(ctx context.Context, facts string, limit int) (rest, 
 	if err != nil {
 		return rest{}, err
 	}
-	found := rest{keys: append(keys, leftovers...), complete: answer.complete && len(keys)+len(leftovers) <= limit}
+	found.keys = append(keys, leftovers...)
+	found.complete = found.complete && len(found.keys) <= limit
+	return found, nil
+}
+
+func (b *batchTx) readLoggedRest(ctx context.Context, facts string, limit int, changed *changedRows, found *rest) error {
+	noted, err := decodeFacts(facts)
+	if err != nil {
+		return err
+	}
+	answer, err := b.store.readLog(ctx, b.Tx, b.plan, logQuestion{
+		checkpoint: b.claim.Name, partition: b.partition(), position: b.position, epoch: noted.LogEpoch, changes: limit, commits: math.MaxInt32,
+	})
+	if err != nil || answer.reason != "" {
+		found.reason = answer.reason
+		return err
+	}
+	found.complete, found.reason = answer.complete, b.plan.loggedRows(answer.windows, changed)
 	if b.partition() != storage.AllPartitions {
 		found.last = answer.windows[0].last
 	}
-	return found, nil
+	return nil
 }

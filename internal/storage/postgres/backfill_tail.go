@@ -26,10 +26,14 @@ const (
 func (s *Store) TailBatch(ctx context.Context, claim storage.Claim, partition string, limit int) (storage.Batch, error) {
 	what := fmt.Sprintf("apply the log to checkpoint %q, partition %q", claim.Name, partition)
 	tail := &tail{limit: max(1, limit)}
-	return s.inBatch(ctx, what, claim, partition, batchWait, func(ctx context.Context, b *batchTx) (storage.Batch, error) {
+	batch, err := s.inBatch(ctx, what, claim, partition, batchWait, func(ctx context.Context, b *batchTx) (storage.Batch, error) {
 		tail.batchTx = b
 		return tail.run(ctx)
-	}, s.readingFacts(claim.Name, partition, &tail.facts))
+	}, s.readingFacts(claim.Name, partition, &tail.facts), s.readingPosition(claim.Name, partition, &tail.captured))
+	if err != nil || !tail.moved {
+		return batch, err
+	}
+	return batch, s.pruneBehind(ctx, tail.plan, partition)
 }
 
 // readingFacts reads the facts of a claim row.
@@ -51,23 +55,37 @@ func (s *Store) readingFacts(checkpoint, partition string, facts *string) step {
 // tail is a batch of the log.
 type tail struct {
 	*batchTx
-	limit int
-	facts string
+	limit    int
+	facts    string
+	captured capturedPosition
+	moved    bool // a reading of the captured log is complete, so some of it is needed no more
 }
 
 func (t *tail) run(ctx context.Context) (storage.Batch, error) {
-	log, err := t.read(ctx)
-	if err != nil {
-		return storage.Batch{}, err
-	}
-	keys, reason, err := t.store.changedKeys(ctx, t.Tx, t.plan, log.windows)
+	reason, err := t.store.checkFacts(ctx, t.Tx, t.plan, t.facts)
 	if err != nil {
 		return storage.Batch{}, err
 	}
 	if reason != "" {
 		return storage.Batch{}, t.unverifiable(reason)
 	}
-	batch := storage.Batch{Done: log.complete, Leftovers: t.leftovers}
+	var changed changedRows
+	log, err := t.read(ctx, &changed)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	complete, err := t.readCaptured(ctx, &changed)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	keys, reason, err := t.store.concernedKeys(ctx, t.Tx, t.plan, changed)
+	if err != nil {
+		return storage.Batch{}, err
+	}
+	if reason != "" {
+		return storage.Batch{}, t.unverifiable(reason)
+	}
+	batch := storage.Batch{Done: log.complete && complete, Leftovers: t.leftovers}
 	if len(keys) > 0 {
 		if err := t.fill(ctx, keys, &batch); err != nil {
 			return batch, err
@@ -76,14 +94,10 @@ func (t *tail) run(ctx context.Context) (storage.Batch, error) {
 	return batch, t.move(ctx, log.windows)
 }
 
-// read reads the log and refuses what proves nothing.
-func (t *tail) read(ctx context.Context) (logAnswer, error) {
-	reason, err := t.store.checkFacts(ctx, t.Tx, t.plan, t.facts)
-	if err != nil {
-		return logAnswer{}, err
-	}
-	if reason != "" {
-		return logAnswer{}, t.unverifiable(reason)
+// read reads the log of the programs and refuses what proves nothing.
+func (t *tail) read(ctx context.Context, changed *changedRows) (logAnswer, error) {
+	if len(t.plan.loggedTables()) == 0 {
+		return logAnswer{complete: true}, nil
 	}
 	facts, err := decodeFacts(t.facts)
 	if err != nil {
@@ -93,10 +107,47 @@ func (t *tail) read(ctx context.Context) (logAnswer, error) {
 		checkpoint: t.claim.Name, partition: t.partition(), position: t.position, epoch: facts.LogEpoch,
 		changes: t.limit, commits: int64(t.limit) * commitsPerChange, partitions: partitionsPerBatch,
 	})
-	if err == nil && log.reason != "" {
+	if err != nil {
+		return log, err
+	}
+	if log.reason == "" {
+		log.reason = t.plan.loggedRows(log.windows, changed)
+	}
+	if log.reason != "" {
 		return log, t.unverifiable(log.reason)
 	}
-	return log, err
+	return log, nil
+}
+
+// readCaptured reads the captured log up to the snapshot that the head of the batch took. complete says that nothing of it is left.
+func (t *tail) readCaptured(ctx context.Context, changed *changedRows) (complete bool, err error) {
+	if !t.plan.captures() {
+		return true, nil
+	}
+	reason, err := t.captured.decode()
+	if err != nil {
+		return false, err
+	}
+	if reason != "" {
+		return false, t.unverifiable(reason)
+	}
+	t.captured.begins()
+	log, err := t.readCapturedLog(ctx, t.captured, t.captured.reading, t.limit)
+	if err != nil {
+		return false, err
+	}
+	if log.reason != "" {
+		return false, t.unverifiable(log.reason)
+	}
+	place, reason, err := t.gather(ctx, log, t.captured.At, changed.count+t.limit, changed)
+	if err != nil {
+		return false, err
+	}
+	if reason != "" {
+		return false, t.unverifiable(reason)
+	}
+	t.captured.advance(place)
+	return place == nil, nil
 }
 
 // fill does what the changes ask for. Rows that the program holds are left for later.
@@ -127,18 +178,26 @@ func (t *tail) move(ctx context.Context, windows []logWindow) error {
 	moved, wanted := int64(0), int64(0)
 	count := func(tag pgconn.CommandTag) { moved += tag.RowsAffected() }
 	var steps []step
-	if t.partition() != storage.AllPartitions {
-		if w := windows[0]; w.upto > w.position {
-			wanted = 1
-			steps = append(steps, t.movingWatermark(w, count))
-		}
-	} else if len(windows) > 0 {
+	switch {
+	case len(windows) == 0:
+	case t.partition() == storage.AllPartitions:
 		wanted = int64(len(windows))
 		steps = t.movingPositions(windows, count)
+	case windows[0].upto > windows[0].position:
+		wanted = 1
+		steps = append(steps, t.movingWatermark(windows[0], count))
+	}
+	if t.plan.captures() {
+		wanted++
+		steps = append(steps, t.movingPosition(t.captured, count))
+		if t.plan.allCaptured() {
+			steps = append(steps, t.showingPosition(t.captured.position))
+		}
 	}
 	if err := t.finish(ctx, steps...); err != nil {
 		return err
 	}
+	t.moved = t.plan.captures() && t.captured.At == nil
 	if moved != wanted {
 		return storage.Refuse(storage.CodeSerialization, "checkpoint %q, partition %q: another worker moved the position meanwhile", t.claim.Name, t.partition())
 	}

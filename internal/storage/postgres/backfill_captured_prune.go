@@ -1,0 +1,253 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+const (
+	// pruneBehindBatches bounds what one batch of a tail prunes after it; a tail comes by again.
+	pruneBehindBatches = 4
+	// settleBatches bounds what the end of a checkpoint row prunes. What is left goes with the next one, or with Prune.
+	settleBatches = 200
+)
+
+// openCapturedSQL gives the rows of checkpoints that still read the captured log: what their partition stands for, and up to which number they
+// need nothing any more. One that is only declared needs nothing: its claim notes the position from which it reads on. Where all sources
+// are captured, the watermark is such a number too, and that of a program which fills the rows itself is the only one. $1 tables.
+const openCapturedSQL = `
+  SELECT c.name, c.partition, c.schema_version AS version,
+         CASE WHEN d.definition::json -> 'table' IS NULL
+                   OR d.definition::json #>> '{table,layout}' = 'Syncular'
+                   OR d.definition::json #>> '{table,partition,column}' <> ''
+              THEN c.partition
+              ELSE '*'
+          END AS bare,
+         greatest(coalesce(k.position, 0),
+                  CASE WHEN NOT EXISTS (
+                         SELECT
+                           FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
+                          WHERE source ->> 'changes' <> 'Capture')
+                       THEN c.watermark
+                       ELSE 0
+                   END) AS position
+    FROM {schema}.sync_backfill_checkpoints c
+    JOIN {schema}.sync_backfill_definitions d
+      ON d.name = c.name
+    LEFT JOIN {schema}.sync_backfill_progress k
+      ON k.checkpoint = c.name
+     AND k.kind = 'position'
+     AND k.partition = c.partition
+     AND k.range_no = 1
+   WHERE c.state = 'backfilling'
+     AND EXISTS (
+       SELECT
+         FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
+        WHERE source ->> 'changes' = 'Capture'
+          AND source ->> 'table' = ANY ($1::text[]))`
+
+// pruneBehind deletes the captured log that nobody needs any more after the position of a row has moved. So the log does not grow with the
+// time that a backfill takes. It waits for nobody for long, and leaves what it does not get to the next time.
+func (s *Store) pruneBehind(ctx context.Context, plan *backfillPlan, partition string) error {
+	err := s.pruneCaptured(ctx, plan.captureRules(), plan.bareOf(partition), pruneBehindBatches)
+	if storage.ClassOf(err).Retryable() {
+		return nil
+	}
+	return err
+}
+
+// pruneCaptured prunes the log of captured tables as far as no open checkpoint needs it, in so many small transactions at most.
+func (s *Store) pruneCaptured(ctx context.Context, rules []captured, bare string, batches int) error {
+	what := "prune the captured log of " + strings.Join(ruleTables(rules), ", ")
+	for range batches {
+		var deleted int64
+		err := s.inTx(ctx, what, txOptions{lockTimeout: batchWait}, func(ctx context.Context, tx pgx.Tx) (err error) {
+			deleted, err = s.pruneCapturedOnce(ctx, tx, rules, bare)
+			return err
+		})
+		if err != nil || deleted < pruneBatch {
+			return err
+		}
+	}
+	return nil
+}
+
+func ruleTables(rules []captured) []string {
+	tables := make([]string, len(rules))
+	for i, rule := range rules {
+		tables[i] = rule.table
+	}
+	return tables
+}
+
+// pruneCapturedOnce moves the horizons and deletes in one transaction: the horizon is what tells a reader that rows are missing, since
+// numbers of a captured log have gaps by their nature.
+func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captured, bare string) (deleted int64, err error) {
+	// Of a table without a partition column every checkpoint row reads all partitions.
+	whole := bare == storage.AllPartitions || slices.ContainsFunc(rules, func(c captured) bool { return c.partition.column == nil })
+	var floor int64
+	err = tx.QueryRow(ctx, s.sql(`
+		SELECT least(`+safeSQL+`, (SELECT min(o.position)
+		                             FROM (`+openCapturedSQL+`) AS o
+		                            WHERE $3::boolean OR o.bare IN ('*', $2::text)))`), ruleTables(rules), bare, whole).Scan(&floor)
+	if err != nil {
+		return 0, fmt.Errorf("look who needs the captured log: %w", err)
+	}
+	due := s.sql(dueSQL(rules, bare))
+	_, err = tx.Exec(ctx, s.sql(fmt.Sprintf(`
+		WITH due AS MATERIALIZED (%s
+		)
+		UPDATE {schema}.sync_partitions p
+		   SET horizon_seq = $1::bigint
+		 WHERE p.partition IN (SELECT d.partition FROM due d WHERE d.horizon_seq < $1::bigint)
+		   AND p.horizon_seq < $1::bigint
+		   AND EXISTS (
+		     SELECT
+		       FROM {schema}.sync_commits k
+		      WHERE k.partition = p.partition
+		        AND k.commit_seq <= $1::bigint)`, due)), floor)
+	if err != nil {
+		return 0, fmt.Errorf("move the horizons of the captured log: %w", err)
+	}
+	err = tx.QueryRow(ctx, s.sql(fmt.Sprintf(`
+		WITH due AS MATERIALIZED (%s
+		), doomed AS (
+		  SELECT old.partition, old.commit_seq
+		    FROM (SELECT DISTINCT d.partition, d.horizon_seq FROM due d) AS d
+		   CROSS JOIN LATERAL (
+		     SELECT k.partition, k.commit_seq
+		       FROM {schema}.sync_commits k
+		      WHERE k.partition = d.partition
+		        AND k.commit_seq <= d.horizon_seq
+		      ORDER BY k.commit_seq
+		      LIMIT $1::bigint
+		        FOR UPDATE SKIP LOCKED) AS old
+		   LIMIT $1::bigint
+		), changes AS (
+		  DELETE FROM {schema}.sync_changes c
+		   USING doomed d
+		   WHERE c.partition = d.partition
+		     AND c.commit_seq = d.commit_seq
+		), commits AS (
+		  DELETE FROM {schema}.sync_commits c
+		   USING doomed d
+		   WHERE c.partition = d.partition
+		     AND c.commit_seq = d.commit_seq
+		  RETURNING c.commit_seq
+		)
+		SELECT count(*) FROM commits`, due)), int64(pruneBatch)).Scan(&deleted)
+	if err != nil {
+		return 0, fmt.Errorf("delete from the captured log: %w", err)
+	}
+	return deleted, nil
+}
+
+// pruneTruncates deletes what is logged of TRUNCATE and no open checkpoint needs any more. It stands in partition '*', which has no horizon:
+// only what is below the position of each goes.
+func (s *Store) pruneTruncates(ctx context.Context, tx pgx.Tx) error {
+	var floor int64
+	err := tx.QueryRow(ctx, s.sql(`
+		SELECT least(`+safeSQL+`, (SELECT min(k.position)
+		                             FROM {schema}.sync_backfill_checkpoints c
+		                             JOIN {schema}.sync_backfill_progress k
+		                               ON k.checkpoint = c.name
+		                              AND k.kind = 'position'
+		                              AND k.partition = c.partition
+		                              AND k.range_no = 1
+		                            WHERE c.state = 'backfilling'))`)).Scan(&floor)
+	if err != nil {
+		return fmt.Errorf("look who needs the log of TRUNCATE: %w", err)
+	}
+	_, err = tx.Exec(ctx, s.sql(`
+		WITH changes AS (
+		  DELETE FROM {schema}.sync_changes
+		   WHERE partition = '*'
+		     AND commit_seq <= $1::bigint
+		)
+		DELETE FROM {schema}.sync_commits
+		 WHERE partition = '*'
+		   AND commit_seq <= $1::bigint`), floor)
+	if err != nil {
+		return fmt.Errorf("delete from the log of TRUNCATE: %w", err)
+	}
+	return nil
+}
+
+// settleCapture ends what is not needed any more after a checkpoint row was activated: capture that no open checkpoint needs is switched off
+// and dropped, and its log is pruned. Each is a short transaction of its own that waits for nobody for long: the program would queue behind
+// it. What it does not get is left to the next activation, barrier or prune.
+func (s *Store) settleCapture(ctx context.Context, plan *backfillPlan) error {
+	for _, rule := range plan.captureRules() {
+		for _, settle := range []func() error{
+			func() error { return s.endCapture(ctx, rule.table) },
+			func() error { return s.pruneCaptured(ctx, []captured{rule}, storage.AllPartitions, settleBatches) },
+		} {
+			if err := settle(); err != nil && !storage.ClassOf(err).Retryable() {
+				return err
+			}
+		}
+	}
+	err := s.inTx(ctx, "prune the log of TRUNCATE", txOptions{lockTimeout: batchWait}, s.pruneTruncates)
+	if err != nil && !storage.ClassOf(err).Retryable() {
+		return err
+	}
+	return nil
+}
+
+// endCapture switches the capture of a table off if no open checkpoint needs it, and then drops it.
+func (s *Store) endCapture(ctx context.Context, table string) error {
+	options := txOptions{lockTimeout: batchWait}
+	unused := false
+	err := s.inTx(ctx, fmt.Sprintf("switch the capture of %q off", table), options, func(ctx context.Context, tx pgx.Tx) (err error) {
+		unused, err = s.disableUnused(ctx, tx, table)
+		return err
+	})
+	if err != nil || !unused {
+		return err
+	}
+	return s.inTx(ctx, fmt.Sprintf("drop the capture of %q", table), options, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := s.dropCapture(ctx, tx, table)
+		return err
+	})
+}
+
+// disableUnused switches the capture of a table off, in a transaction that then holds the table SHARE ROW EXCLUSIVE. Whether somebody
+// needs it is read under that lock: a declaration that is on its way takes the same one.
+func (s *Store) disableUnused(ctx context.Context, tx pgx.Tx, table string) (unused bool, err error) {
+	needed := func() (bool, error) {
+		needs, err := s.readSourceNeeds(ctx, tx)
+		return slices.ContainsFunc(needs, func(n *sourceNeed) bool { return n.table.Name == table && !n.unused }), err
+	}
+	if open, err := needed(); err != nil || open {
+		return false, err
+	}
+	if _, err := s.lockSource(ctx, tx, table, shareRowExclusive); err != nil {
+		return false, err
+	}
+	if open, err := needed(); err != nil || open {
+		return false, err
+	}
+	return true, s.disableCapture(ctx, tx, table)
+}
+
+// captureLogSize gives what the captured log holds.
+func (s *Store) captureLogSize(ctx context.Context, q querier) (bytes, rows int64, err error) {
+	err = q.QueryRow(ctx, s.sql(`
+		SELECT coalesce(sum(log.bytes), 0)::bigint, coalesce(sum(log.rows), 0)::bigint
+		  FROM {schema}.sync_partitions p
+		 CROSS JOIN LATERAL (
+		   SELECT sum(pg_catalog.pg_column_size(c.*)) AS bytes, count(*) AS rows
+		     FROM {schema}.sync_changes c
+		    WHERE c.partition = p.partition) AS log
+		 WHERE starts_with(p.partition, 'capture:')`)).Scan(&bytes, &rows)
+	if err != nil {
+		return 0, 0, fmt.Errorf("measure the captured log: %w", err)
+	}
+	return bytes, rows, nil
+}

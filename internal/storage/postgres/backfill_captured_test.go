@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// tailedCheckpoint fills title_norm of todos, whose changes triggers log.
+func tailedCheckpoint(partitions ...string) storage.Checkpoint {
+	c := normCheckpoint("norm", 2, partitions...)
+	c.Sources[0].Changes = storage.Capture
+	return c
+}
+
+// todosIn are the todos with a rule for their partitions.
+func todosIn(partition storage.Partition) storage.Table {
+	table := plainTodos(titleNorm)
+	table.Partition = partition
+	return table
+}
+
+// newTailedDB has so many todos, captured, and a program of version 2 that writes them.
+func newTailedDB(t testing.TB, rows int, partition storage.Partition, partitions ...string) (*backfillDB, *session) {
+	t.Helper()
+	db := newBackfillDB(t, todosSQL(rows), tailedCheckpoint(partitions...), todosIn(partition))
+	program := connect(t, db.url)
+	program.run(`SET syncbarrier.writer_version = 2`)
+	return db, program
+}
+
+var (
+	byHash   = storage.Partition{Hash: 16}
+	inOne    = storage.Partition{}
+)
+
+// What programs change while a pass is under way is right when it is activated: at the scan, between scan and tail, between
+// tail and activation.
+func TestCapturedChangesDuringAPassAreCovered(t *testing.T) {
+	for name, test := range map[string]struct {
+		partition  storage.Partition
+		partitions []string
+	}{
+		"all, by tenant":    {byTenant, nil},
+		"all, by hash":      {byHash, nil},
+		"all, in one":       {inOne, nil},
+		"listed, by tenant": {byTenant, []string{"a", "b", "moved"}},
+		"listed, by hash":   {byHash, []string{storage.DefaultPartition}},
+		"listed, in one":    {inOne, []string{storage.DefaultPartition}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, program := newTailedDB(t, 400, test.partition, test.partitions...)
+			claim := db.mustClaim(false)
+			change := func(n int) {
+				program.run(`INSERT INTO todos(id, tenant, title) VALUES ($1, 'a', 'Inserted'), ($1 + 1, 'b', 'Inserted')`, 1000+10*n)
+				program.run(`UPDATE todos SET title = 'Updated ' || $1::text WHERE id % 10 = $1::int`, n)
+				program.run(`DELETE FROM todos WHERE id = $1`, 50+n)
+				program.run(`UPDATE todos SET id = $1 + 2000, title = 'Key' WHERE id = $1`, 70+n)
+				program.run(`UPDATE todos SET tenant = 'moved', title = 'Moved' WHERE id = $1`, 90+n)
+			}
+			change(1)
+			db.scan(claim, db.mustLeases(claim))
+			change(2)
+			for _, row := range claim.Rows {
+				db.catchUp(claim, row.Partition)
+			}
+			change(3)
+			for _, row := range claim.Rows {
+				db.mustActivate(claim, row.Partition)
+			}
+			db.wantText("0", wrong)
+			db.wantText("0", `SELECT count(*) FROM sync_changes`)
+			db.wantText("0", `SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'syncbarrier_capture%'`)
+			db.wantText("1", `SELECT count(*) FROM pg_trigger WHERE tgname = 'syncbarrier_fence_source'`)
+		})
+	}
+}
