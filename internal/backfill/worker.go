@@ -16,6 +16,10 @@ type worker struct {
 	share Share
 	pace  *pacer
 	rows  int64
+	// leftovers are those of the row whose log was read last.
+	leftovers int64
+	// tailed is when the log was read last while the scan went on.
+	tailed time.Time
 }
 
 // run reads like the protocol: take the ranges, scan them, then bring each row that this worker touched to activation.
@@ -76,6 +80,9 @@ func (w *worker) scan(ctx context.Context, lease storage.Lease) error {
 		if err := w.yield(ctx, batch); err != nil {
 			return err
 		}
+		if err := w.tailMeanwhile(ctx, lease.Partition); err != nil {
+			return err
+		}
 		if batch.Rows == 0 && batch.Skipped > 0 && !batch.Done {
 			// Too many rows are held by the program to go on: give those another try before reading further.
 			if _, err := w.retryLeftovers(ctx, lease.Partition); err != nil {
@@ -84,6 +91,50 @@ func (w *worker) scan(ctx context.Context, lease storage.Lease) error {
 		}
 	}
 	return nil
+}
+
+// tailMeanwhileEvery is how often the log is read during a scan.
+const tailMeanwhileEvery = 5 * time.Second
+
+// tailMeanwhile reads some of the log now and then while a scan goes on. What is applied of a captured log can be pruned, so it does not grow
+// with the time that the scan takes; and a pass that proves nothing any more ends early.
+func (w *worker) tailMeanwhile(ctx context.Context, partition string) error {
+	now := w.time().Now()
+	if w.tailed.IsZero() {
+		w.tailed = now
+	}
+	if now.Sub(w.tailed) < tailMeanwhileEvery {
+		return nil
+	}
+	for range tailMeanwhileBatches {
+		done, err := w.tail(ctx, partition)
+		if err != nil {
+			return err
+		}
+		if done {
+			break
+		}
+	}
+	w.tailed = w.time().Now()
+	return nil
+}
+
+// tailMeanwhileBatches is how many batches of the log come between two of the scan at most.
+const tailMeanwhileBatches = 10
+
+// tail does one batch of the log. done says that nothing more was there.
+func (w *worker) tail(ctx context.Context, partition string) (done bool, err error) {
+	batch, err := w.tailBatch(ctx, partition)
+	if err != nil {
+		return false, err
+	}
+	if batch.Unverifiable != "" {
+		return false, w.unverifiable(partition, batch.Unverifiable)
+	}
+	w.rows += batch.Rows
+	w.leftovers = batch.Leftovers
+	w.report(Event{Kind: EventTailed, Checkpoint: w.claim.Name, Partition: partition, Rows: w.rows})
+	return batch.Done, w.yield(ctx, batch)
 }
 
 // scanBatch does one batch. Where the user's SQL fails it looks for the row it fails on: it halves the batch until the
@@ -130,6 +181,7 @@ func (w *worker) finish(ctx context.Context, partition string) error {
 				return err
 			}
 			attempt.verified = true
+			continue // it took its time: the log has grown
 		}
 		report, err := w.Store.Activate(ctx, w.claim, attempt.next(partition))
 		switch {
@@ -158,22 +210,14 @@ func (w *worker) unverifiable(partition, reason string) error {
 // catchUp reads the log until a batch finds nothing more, and tries the leftovers once.
 func (w *worker) catchUp(ctx context.Context, partition string) error {
 	for rounds := 0; rounds < catchUpRounds; rounds++ {
-		batch, err := w.tailBatch(ctx, partition)
+		done, err := w.tail(ctx, partition)
 		if err != nil {
 			return err
 		}
-		if batch.Unverifiable != "" {
-			return w.unverifiable(partition, batch.Unverifiable)
-		}
-		w.rows += batch.Rows
-		w.report(Event{Kind: EventTailed, Checkpoint: w.claim.Name, Partition: partition, Rows: w.rows})
-		if err := w.yield(ctx, batch); err != nil {
-			return err
-		}
-		if !batch.Done {
+		if !done {
 			continue
 		}
-		if batch.Leftovers > 0 {
+		if w.leftovers > 0 {
 			_, err = w.retryLeftovers(ctx, partition)
 		}
 		return err

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -250,4 +251,36 @@ func (s *Store) captureLogSize(ctx context.Context, q querier) (bytes, rows int6
 		return 0, 0, fmt.Errorf("measure the captured log: %w", err)
 	}
 	return bytes, rows, nil
+}
+
+// checkCapturedPrune refuses to prune what an open checkpoint still needs of the captured log. A key does not tell its table beyond doubt, since a
+// table's name may hold a slash; so it counts for every table whose keys begin like it.
+func (s *Store) checkCapturedPrune(ctx context.Context, tx pgx.Tx, partition string, seq int64) error {
+	needs, err := s.readSourceNeeds(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, need := range needs {
+		rule := captureRule(need.table)
+		if !need.capture || !strings.HasPrefix(partition, rule.prefix()) {
+			continue
+		}
+		var name, row string
+		var version, position int64
+		err := tx.QueryRow(ctx, s.sql(`
+			SELECT o.name, o.partition, o.version, o.position
+			  FROM (`+openCapturedSQL+`) AS o
+			 WHERE o.position < $2::bigint
+			   AND `+rule.partitionsSQL("$3::text", "o.bare")+`
+			 ORDER BY o.position, o.name
+			 LIMIT 1`), []string{rule.table}, seq, partition).Scan(&name, &row, &version, &position)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+		case err != nil:
+			return fmt.Errorf("look who needs the captured log: %w", err)
+		default:
+			return refusePrune(partition, seq, name, version, row, position)
+		}
+	}
+	return nil
 }

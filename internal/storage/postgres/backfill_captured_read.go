@@ -321,9 +321,9 @@ SELECT coalesce(max(newest.commit_seq), 0)
 	return seq, err
 }
 
-// capturedRules gives the rules of tables whose log triggers write for an open checkpoint. none says that it is of no table.
+// capturedRules gives the rules of tables whose log triggers write for an open checkpoint.
 //
-// CodeInvalidSpec where it is of some only: one number cannot be a position in both logs.
+// CodeInvalidSpec if they do not write that of each: one number cannot be a position in both logs.
 func (s *Store) capturedRules(ctx context.Context, q querier, tables []string) (rules []captured, err error) {
 	needs, err := s.readSourceNeeds(ctx, q)
 	if err != nil {
@@ -334,7 +334,7 @@ func (s *Store) capturedRules(ctx context.Context, q querier, tables []string) (
 			rules = append(rules, captureRule(need.table))
 		}
 	}
-	if len(rules) > 0 && len(rules) < len(tables) {
+	if len(rules) == 0 || len(rules) < len(tables) {
 		return nil, storage.Refuse(storage.CodeInvalidSpec, "%s are not all captured: a position in the log of a program is none in the captured log",
 			strings.Join(tables, ", ")).WithHint("ask for captured tables and for others one after the other")
 	}

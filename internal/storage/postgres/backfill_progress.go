@@ -52,6 +52,8 @@ type progressReader struct {
 	plan      *backfillPlan     // nil where SQL of ours has no part, or its table is gone
 	changed   map[string]string // facts of claims: in what they hold no more
 	estimated int64             // rows, as the pass noted when it began
+	captured  map[string]bool   // of the rows shown, those with captured changes above their position
+	unread    int               // and how many have a captured log that cannot answer
 }
 
 func (r *progressReader) rows(ctx context.Context) error {
@@ -163,10 +165,13 @@ func (r *progressReader) compareFacts(ctx context.Context) (err error) {
 }
 
 // standingSQL gives for each claimed row that is not activated whether its log still answers: pruned, ending before the position,
-// or replaced. $1 checkpoint.
+// or replaced. Of captured sources only the numbers tell that here; which changes there are is looked up for the rows that are shown. $1
+// checkpoint, $2 whether programs write the log of a source themselves.
 const standingSQL = `
 SELECT c.partition, c.state, c.watermark, c.owner_epoch,
-       CASE WHEN c.partition <> '*'
+       CASE WHEN NOT $2::boolean
+            THEN 0
+            WHEN c.partition <> '*'
             THEN coalesce(p.max_commit_seq, 0) - c.watermark
             ELSE coalesce((SELECT sum(a.max_commit_seq - coalesce(n.position, 0))
                              FROM {schema}.sync_partitions a
@@ -179,7 +184,10 @@ SELECT c.partition, c.state, c.watermark, c.owner_epoch,
         END AS behind,
        coalesce(k.facts, '{}') AS facts,
        c.state = 'backfilling' AND
-       CASE WHEN c.partition <> '*'
+       (coalesce(w.position > pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint, false)
+        OR CASE WHEN NOT $2::boolean
+            THEN false
+            WHEN c.partition <> '*'
             THEN coalesce(p.horizon_seq, 0) > c.watermark
                  OR coalesce(p.max_commit_seq, 0) < c.watermark
                  OR coalesce(k.facts::json ->> 'logEpoch' <> coalesce(r.log_epoch, ''), false) -- another program may have claimed it
@@ -197,7 +205,7 @@ SELECT c.partition, c.state, c.watermark, c.owner_epoch,
                  AND (a.horizon_seq > coalesce(n.position, 0)
                       OR a.max_commit_seq < coalesce(n.position, 0)
                       OR n.facts <> coalesce(e.log_epoch, '')))
-        END AS silent
+            END) AS silent
   FROM {schema}.sync_backfill_checkpoints c
   LEFT JOIN {schema}.sync_partitions p
     ON p.partition = c.partition
@@ -208,13 +216,24 @@ SELECT c.partition, c.state, c.watermark, c.owner_epoch,
    AND k.kind = 'claim'
    AND k.partition = c.partition
    AND k.range_no = 0
+  LEFT JOIN {schema}.sync_backfill_progress w
+    ON w.checkpoint = c.name
+   AND w.kind = 'position'
+   AND w.partition = c.partition
+   AND w.range_no = 1
  WHERE c.name = $1::text
    AND c.state <> 'activated'`
 
+// logged says whether programs write the log of a source themselves. So it is where only another program knows the checkpoint.
+func (r *progressReader) logged() bool {
+	sources := r.progress.Definition.Checkpoint.Sources
+	return len(sources) == 0 || slices.ContainsFunc(sources, func(s storage.Source) bool { return s.Changes != storage.Capture })
+}
+
 // behind reads the rows that are furthest from being activated.
 func (r *progressReader) behind(ctx context.Context) error {
-	rows, err := r.Query(ctx, r.store.sql("SELECT * FROM ("+standingSQL+") AS standing ORDER BY state DESC, behind DESC, partition LIMIT $2::bigint"),
-		r.name, int64(behindRows))
+	rows, err := r.Query(ctx, r.store.sql("SELECT * FROM ("+standingSQL+") AS standing ORDER BY state DESC, behind DESC, partition LIMIT $3::bigint"),
+		r.name, r.logged(), int64(behindRows))
 	if err != nil {
 		return fmt.Errorf("read the rows that are behind: %w", err)
 	}
@@ -247,12 +266,17 @@ const sharpenBound = 10_000
 
 // sharpen finds out for the rows shown whether what is above their positions concerns a source at all, and is whole.
 func (r *progressReader) sharpen(ctx context.Context, distances []int64) error {
+	if err := r.sharpenCaptured(ctx); err != nil || !r.logged() {
+		return err
+	}
 	var tables []string
 	for _, source := range r.progress.Definition.Checkpoint.Sources {
-		tables = append(tables, source.Table)
+		if source.Changes != storage.Capture {
+			tables = append(tables, source.Table)
+		}
 	}
 	for i, row := range r.progress.Behind {
-		if row.Verdict != storage.Changed || row.Partition == storage.AllPartitions || len(tables) == 0 || distances[i] > sharpenBound {
+		if row.Verdict != storage.Changed || r.captured[row.Partition] || row.Partition == storage.AllPartitions || len(tables) == 0 || distances[i] > sharpenBound {
 			continue
 		}
 		coverage, err := r.store.coverageIn(ctx, r, row.Partition, tables, row.Watermark, row.Watermark)
@@ -277,10 +301,11 @@ func (r *progressReader) unverifiable(ctx context.Context) error {
 		SELECT count(*)
 		  FROM (`+standingSQL+`) AS standing
 		 WHERE silent
-		    OR state = 'backfilling' AND facts = ANY ($2::text[])`), r.name, changed).Scan(&r.progress.Unverifiable)
+		    OR state = 'backfilling' AND facts = ANY ($3::text[])`), r.name, r.logged(), changed).Scan(&r.progress.Unverifiable)
 	if err != nil {
 		return fmt.Errorf("count the rows whose log cannot answer: %w", err)
 	}
+	r.progress.Unverifiable += r.unread
 	return nil
 }
 

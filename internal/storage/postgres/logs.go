@@ -21,14 +21,18 @@ func (s *Store) MaxCommitSeq(ctx context.Context, partition string) (int64, erro
 }
 
 // SourceCoverageSeq gives the newest commit of a partition that changed one of the tables, 0 if none. Each table is one probe of the
-// index (partition, tbl, commit_seq), however long the log is. CodeInvalidSpec without tables.
+// index (partition, tbl, commit_seq), however long the log is. Of captured tables it is the newest transaction, and the partition is what
+// users write. CodeInvalidSpec without tables.
 func (s *Store) SourceCoverageSeq(ctx context.Context, partition string, tables []string) (int64, error) {
+	if partition == storage.AllPartitions {
+		return s.capturedSeq(ctx, partition, tables)
+	}
 	if err := checkCoverageQuestion(partition, tables, 0); err != nil {
 		return 0, err
 	}
-	var seq int64
-	err := s.readOnce(ctx, fmt.Sprintf("read the newest source change of partition %q", partition), scanRow(&seq), s.sql(`
-		SELECT coalesce(max(newest.commit_seq), 0)
+	var seq, captured int64
+	err := s.readOnce(ctx, fmt.Sprintf("read the newest source change of partition %q", partition), scanRow(&seq, &captured), s.sql(`
+		SELECT coalesce(max(newest.commit_seq), 0), `+countCapturedSQL+`
 		  FROM unnest($2::text[]) AS source(tbl)
 		 CROSS JOIN LATERAL (
 		   SELECT c.partition, c.tbl, c.commit_seq
@@ -39,8 +43,28 @@ func (s *Store) SourceCoverageSeq(ctx context.Context, partition string, tables 
 		 ) AS newest
 		 WHERE newest.partition = $1::text
 		   AND newest.tbl = source.tbl`), partition, tables)
+	if err == nil && captured > 0 {
+		return s.capturedSeq(ctx, partition, tables)
+	}
 	return seq, err
 }
+
+// countCapturedSQL counts the tables asked for whose log triggers write for an open checkpoint. $2 tables.
+const countCapturedSQL = `(
+         SELECT count(*)
+           FROM unnest($2::text[]) AS asked(tbl)
+          WHERE EXISTS (
+            SELECT
+              FROM {schema}.sync_backfill_definitions d
+             CROSS JOIN LATERAL json_array_elements(d.definition::json #> '{checkpoint,sources}') AS named
+             WHERE named ->> 'table' = asked.tbl
+               AND named ->> 'changes' = 'Capture'
+               AND EXISTS (
+                 SELECT
+                   FROM {schema}.sync_backfill_checkpoints c
+                  WHERE c.name = d.name
+                    AND c.schema_version = d.version
+                    AND c.state <> 'activated')))`
 
 // coverageSQL answers in one statement, so that a prune cannot come between horizon and log. The log of a partition is dense: it is
 // whole above a number exactly if it has as many commits above it as numbers were given out. A change above the number is looked for as
@@ -101,16 +125,26 @@ func unverifiable(format string, args ...any) storage.Coverage {
 }
 
 // HasSourceChangesAbove says in one statement whether the log shows changes of the tables above seq, or cannot answer: because they may
-// have been pruned, because the log ends before seq, or because commits are missing from it. CodeInvalidSpec.
+// have been pruned, because the log ends before seq, or because commits are missing from it. Of captured tables seq is a transaction up
+// to which all had ended when the log was read, and the partition is what users write; their log never shows what is in flight.
+// CodeInvalidSpec.
 func (s *Store) HasSourceChangesAbove(ctx context.Context, partition string, tables []string, seq int64) (storage.Coverage, error) {
+	if partition == storage.AllPartitions {
+		return s.capturedChangesAbove(ctx, partition, tables, seq)
+	}
 	if err := checkCoverageQuestion(partition, tables, seq); err != nil {
 		return storage.Coverage{}, err
 	}
 	var facts coverageFacts
+	var captured int64
 	err := s.readOnce(ctx, fmt.Sprintf("look for source changes of partition %q above %d", partition, seq),
-		scanRow(&facts.last, &facts.horizon, &facts.kept, &facts.hit), s.sql(coverageSQL), partition, tables, seq, seq)
-	if err != nil {
+		scanRow(&facts.last, &facts.horizon, &facts.kept, &facts.hit, &captured),
+		s.sql("SELECT *, "+countCapturedSQL+" FROM ("+coverageSQL+"\n) AS coverage"), partition, tables, seq, seq)
+	switch {
+	case err != nil:
 		return storage.Coverage{}, err
+	case captured > 0:
+		return s.capturedChangesAbove(ctx, partition, tables, seq)
 	}
 	return facts.judge(seq, seq), nil
 }
@@ -123,6 +157,37 @@ func (s *Store) coverageIn(ctx context.Context, q querier, partition string, tab
 		return storage.Coverage{}, translate(err, fmt.Sprintf("look for source changes of partition %q above %d", partition, seq))
 	}
 	return facts.judge(seq, whole), nil
+}
+
+// capturedSeq is SourceCoverageSeq for captured tables.
+func (s *Store) capturedSeq(ctx context.Context, partition string, tables []string) (seq int64, err error) {
+	what := fmt.Sprintf("read the newest captured change of partition %q", partition)
+	err = s.askCaptured(ctx, what, tables, func(ctx context.Context, tx pgx.Tx, rules []captured) (err error) {
+		seq, err = s.newestCaptured(ctx, tx, rules, partition)
+		return err
+	})
+	return seq, err
+}
+
+// capturedChangesAbove is HasSourceChangesAbove for captured tables.
+func (s *Store) capturedChangesAbove(ctx context.Context, partition string, tables []string, seq int64) (coverage storage.Coverage, err error) {
+	what := fmt.Sprintf("look for captured changes of partition %q above %d", partition, seq)
+	err = s.askCaptured(ctx, what, tables, func(ctx context.Context, tx pgx.Tx, rules []captured) (err error) {
+		coverage, err = s.capturedCoverage(ctx, tx, rules, partition, seq, seq)
+		return err
+	})
+	return coverage, err
+}
+
+// askCaptured asks the captured log in one snapshot. CodeInvalidSpec if it is not the log of all these tables.
+func (s *Store) askCaptured(ctx context.Context, what string, tables []string, ask func(ctx context.Context, tx pgx.Tx, rules []captured) error) error {
+	return s.inTx(ctx, what, txOptions{iso: pgx.RepeatableRead, readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		rules, err := s.capturedRules(ctx, tx, tables)
+		if err != nil {
+			return err
+		}
+		return ask(ctx, tx, rules)
+	})
 }
 
 func checkCoverageQuestion(partition string, tables []string, seq int64) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,10 +18,15 @@ const pruneBatch = 5000
 // force, which it returns. The horizon is committed first: from then on nobody takes the absence of a commit below it for an answer.
 // The rows follow in small transactions that hold nothing a writer waits for; if one fails, the next prune deletes them.
 //
+// The log of a captured partition, whose key begins with "capture:", goes at most up to the transaction below which none is open: what an
+// older one captured may become visible later.
+//
 // Errors: CodeInvalidSpec; CodePruneRefused names the open checkpoint that still needs a part of the log, unless force.
 func (s *Store) Prune(ctx context.Context, partition string, seq int64, force bool) (int64, error) {
-	if err := storage.CheckPartition(partition); err != nil {
-		return 0, err
+	if !isCaptured(partition) {
+		if err := storage.CheckPartition(partition); err != nil {
+			return 0, err
+		}
 	}
 	if seq < 0 {
 		return 0, storage.Refuse(storage.CodeInvalidSpec, "prune partition %q: sequence number %d is below 0", partition, seq)
@@ -40,13 +46,15 @@ func (s *Store) Prune(ctx context.Context, partition string, seq int64, force bo
 	}
 }
 
+func isCaptured(partition string) bool { return strings.HasPrefix(partition, storage.CapturePrefix) }
+
 func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, force bool) (horizon int64, err error) {
 	what := fmt.Sprintf("move the horizon of partition %q", partition)
 	err = s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		var last int64
 		// The row lock lets two pruners decide one after the other; the second sees the horizon of the first.
 		err := tx.QueryRow(ctx, s.sql(`
-			SELECT max_commit_seq, horizon_seq
+			SELECT CASE WHEN starts_with(partition, 'capture:') THEN `+safeSQL+` ELSE max_commit_seq END, horizon_seq
 			  FROM {schema}.sync_partitions
 			 WHERE partition = $1::text
 			   FOR NO KEY UPDATE`), partition).Scan(&last, &horizon)
@@ -77,6 +85,9 @@ func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, fo
 // checkPrune refuses to prune what an open checkpoint still needs. A declared one needs nothing yet: its claim notes the position from
 // which it reads on. A claimed row '*' has its position per partition, and needs all of a partition that has none.
 func (s *Store) checkPrune(ctx context.Context, tx pgx.Tx, partition string, seq int64) error {
+	if isCaptured(partition) {
+		return s.checkCapturedPrune(ctx, tx, partition, seq)
+	}
 	var name, row string
 	var version, needs int64
 	err := tx.QueryRow(ctx, s.sql(`
@@ -93,8 +104,13 @@ func (s *Store) checkPrune(ctx context.Context, tx pgx.Tx, partition string, seq
 		      ON p.checkpoint = c.name
 		     AND p.kind = 'position'
 		     AND p.partition = $1::text
+		     AND p.range_no = 0
 		   WHERE c.partition IN ($1::text, '*')
 		     AND c.state = 'backfilling'
+		     AND (d.name IS NULL OR EXISTS ( -- the log of captured sources is another one
+		       SELECT
+		         FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
+		        WHERE source ->> 'changes' <> 'Capture'))
 		)
 		SELECT name, partition, schema_version, position
 		  FROM open
@@ -107,6 +123,10 @@ func (s *Store) checkPrune(ctx context.Context, tx pgx.Tx, partition string, seq
 	case err != nil:
 		return err
 	}
+	return refusePrune(partition, seq, name, version, row, needs)
+}
+
+func refusePrune(partition string, seq int64, name string, version int64, row string, needs int64) error {
 	return storage.Refuse(storage.CodePruneRefused,
 		"prune partition %q up to %d: checkpoint %q of version %d (row %q) has applied its log up to %d only", partition, seq, name, version, row, needs).
 		WithHint("prune up to %d, wait until it is activated, or force it and let its pass start again", needs)
