@@ -9,7 +9,7 @@ import (
 )
 
 // fenced finds the code blocks of a Markdown page.
-var fenced = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```")
+var fenced = regexp.MustCompile("(?ms)^ *```[a-z]*\n(.*?)^ *```")
 
 // word is a word of a command, with what is quoted in it.
 var word = regexp.MustCompile(`(?:"[^"]*"|'[^']*'|[^\s"'])+`)
@@ -45,7 +45,7 @@ func TestEveryCommandInTheDocumentationIsOneOfTheProgram(t *testing.T) {
 // commandOf gives the arguments of a line that calls the program.
 func commandOf(line string) ([]string, bool) {
 	line, _, _ = strings.Cut(line, " #")
-	words := word.FindAllString(strings.TrimPrefix(line, "$ "), -1)
+	words := word.FindAllString(strings.TrimPrefix(strings.TrimSpace(line), "$ "), -1)
 	for i := range words {
 		words[i] = strings.NewReplacer(`"`, "", `'`, "").Replace(words[i])
 	}
