@@ -38,7 +38,7 @@ func TestBadInputIsRefusedByFieldAndClassAndChangesNothing(t *testing.T) {
 		{"SQL that the database does not know", "lower(title)", "lowercase(title)", 21, []string{"title-norm"}, true},
 		{"a verify query without the key", "SELECT id FROM todos WHERE title_norm", "SELECT title FROM todos WHERE title_norm", 20, []string{"none-missing"}, true},
 		{"a source that is no table", "sources: [{table: todos", "sources: [{table: todoes", 20, []string{"todoes"}, false},
-		{"Capture, which this version does not have", "changes: CommitLog", "changes: Capture", 20, []string{"Capture"}, false},
+		{"neither commits nor capture", "changes: CommitLog", "changes: Guess", 20, []string{"changes", "Guess"}, false},
 		{"Online, which this version does not have", "version: 7\n  tables", "version: 7\n  strategy: {type: Online}\n  tables", 20, []string{"Online"}, false},
 	}
 	onBoth(t, func(t *testing.T, d target) {
@@ -167,6 +167,8 @@ func TestWrongCallsExitWith2AndTeach(t *testing.T) {
 		{"no database", []string{"status"}, "--database"},
 		{"no file", []string{"--database", "sqlite:x", "apply"}, "-f FILE"},
 		{"no version", []string{"--database", "sqlite:" + filepath.Join(t.TempDir(), "x"), "gate"}, ""},
+		{"a time limit below nothing", []string{"--database", "sqlite:x", "status", "--timeout", "-5s"}, "--timeout"},
+		{"an owner that is none", []string{"--database", "sqlite:x", "apply", "-f", "x.yaml", "--take-over", "clinic"}, "--take-over"},
 		{"an output that does not exist", []string{"--database", "sqlite:x", "status", "-o", "yaml"}, "yaml"},
 		{"shares without a claim", []string{"--database", "sqlite:x", "backfill", "c", "--of", "2"}, "--claim"},
 		{"abandon without a reason", []string{"--database", "sqlite:x", "checkpoint", "abandon"}, ""},

@@ -47,6 +47,20 @@ func TestAnAddressInTheWrongPlaceIsNotRepeated(t *testing.T) {
 	}
 }
 
+func TestCaptureOnSQLiteIsRefusedWithTheReason(t *testing.T) {
+	d := sqliteTarget(t)
+	clinicAtV6(t, d, 10)
+	file := strings.Replace(schemaV7, "changes: CommitLog", "changes: Capture", 1)
+	for _, verb := range []string{"plan", "apply"} {
+		r := run(t, d, file, verb, "-f", "-").must(t, 20)
+		for _, word := range []string{"title-norm", "Capture", "PostgreSQL", "no setting"} {
+			if !strings.Contains(r.errors, word) {
+				t.Errorf("%s does not say %q: %s", verb, word, r.errors)
+			}
+		}
+	}
+}
+
 func TestABackfillOfAProgramOfYourOwnIsLeftToIt(t *testing.T) {
 	job := strings.Replace(schemaV7, "backfill: {update: {table: todos, set: {title_norm: lower(title)}}, batchRows: 100}", "backfill: {job: {template: {}}}", 1)
 	onBoth(t, func(t *testing.T, d target) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,9 @@ Run it again at any time: what is done is agreed with, what is under way goes on
 gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if takeOver != "" && strings.Count(takeOver, "/") != 2 {
+				return usagef("--take-over is not <cluster>/<namespace>/<name>; where the command line is the owner the cluster is empty: /default/clinic")
+			}
 			ctx, s, end, err := p.open(cmd.Context(), need{file: true, create: true, connections: 4})
 			if err != nil {
 				return err

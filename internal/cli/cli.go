@@ -179,6 +179,12 @@ func (p *Program) command() *cobra.Command {
 	if p.isPlugin() {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl syncbarrier"}
 	}
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if p.flags.timeout < 0 {
+			return usagef("--timeout: %s is below 0; 0 waits without end", p.flags.timeout)
+		}
+		return nil
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(
 		p.planCommand(), p.applyCommand(), p.statusCommand(), p.gateCommand(), p.backfillCommand(), p.checkpointCommand(),

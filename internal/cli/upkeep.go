@@ -66,6 +66,10 @@ func (p *Program) pruneCommand() *cobra.Command {
 				return err
 			}
 			return p.print(map[string]any{"reason": "Pruned", "message": "pruned", "partition": partition, "horizon": horizon}, func(w io.Writer) {
+				if horizon == 0 {
+					_, _ = fmt.Fprintf(w, "partition %q has no log, nothing is gone\n", partition)
+					return
+				}
 				_, _ = fmt.Fprintf(w, "partition %q: the log at or below %d is gone\n", partition, horizon)
 			})
 		},
