@@ -130,11 +130,11 @@ func (c *Cluster) must(err error) {
 // startEtcd starts the store of the API server. It keeps nothing for longer than
 // the test, so it may be fast instead of safe.
 func (c *Cluster) startEtcd() error {
-	client, err := freePort()
+	client, err := FreePort()
 	if err != nil {
 		return err
 	}
-	peer, err := freePort()
+	peer, err := FreePort()
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c *Cluster) startEtcd() error {
 
 // startAPIServer makes the keys and starts the API server.
 func (c *Cluster) startAPIServer() error {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (c *Cluster) startControllers() error {
 	if err := c.writeKubeconfig(kubeconfig, user); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}

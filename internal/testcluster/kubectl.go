@@ -55,3 +55,7 @@ func (c *Cluster) kubectl(args ...string) {
 		c.t.Fatal(err)
 	}
 }
+
+// KubectlPath returns the path of kubectl, for tests that call it in their own
+// way, such as with a plugin.
+func (c *Cluster) KubectlPath() string { return c.programs["kubectl"] }

@@ -138,10 +138,10 @@ func (p *process) stop() error {
 	}
 }
 
-// freePort returns a TCP port that nobody listens on. It lies below the range
+// FreePort returns a TCP port that nobody listens on. It lies below the range
 // that systems take the ports of outgoing connections from, so that it is still
 // free when a stopped server starts again.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	const lowest, highest = 15000, 32000
 	for range 200 {
 		port := lowest + rand.IntN(highest-lowest)
