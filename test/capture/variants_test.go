@@ -1,0 +1,114 @@
+package capture
+
+import (
+	"context"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Scripts of programs that have no deadlock without us.
+const (
+	// hotRow: each transaction changes a row of its own and then the one row that all want.
+	hotRow = `
+\set aid random(2, 100000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;
+UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1;
+COMMIT;
+`
+	// opposite: two of a few rows in the order of their keys, or the second one alone. A partition that is locked in the program's
+	// transaction would be in between them, and so in a cycle.
+	opposite = `
+\set aid random(1, 50)
+\set next random(:aid + 1, 51)
+\set both random(0, 1)
+BEGIN;
+\if :both
+UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;
+\endif
+UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :next;
+COMMIT;
+`
+)
+
+const (
+	repeatableRead = newProgram + ` -c default_transaction_isolation=repeatable\ read`
+	serializable   = newProgram + ` -c default_transaction_isolation=serializable`
+	tenants        = "[t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15]"
+	byTenant       = "{column: tenant}"
+)
+
+func TestBackfillsEndUnderEachKindOfLoad(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		change      change
+		load        load
+		activations int64
+		snapshots   bool // its transactions fail where rows changed under them, also without us
+	}{
+		{name: "16 tenants, all at once", change: change{partition: byTenant}, load: load{clients: 4}, activations: 1},
+		{name: "16 tenants, each by itself", change: change{partition: byTenant, listed: tenants}, load: load{clients: 4}, activations: 16},
+		{name: "16 slices", change: change{partition: "{hash: 16}"}, load: load{clients: 4}, activations: 1},
+		{name: "16 slices, by locks of rows", change: change{partition: "{hash: 16}", listed: "[default]"}, load: load{clients: 4}, activations: 1},
+		{name: "one partition, by locks of rows", change: change{listed: "[default]"}, load: load{clients: 4}, activations: 1},
+		{name: "a hot row", change: change{listed: "[default]"}, load: load{clients: 8, script: hotRow}, activations: 1},
+		{name: "a hot row, each tenant by itself", change: change{partition: byTenant, listed: tenants}, load: load{clients: 8, script: hotRow}, activations: 16},
+		{name: "two rows in opposite orders", change: change{listed: "[default]"}, load: load{clients: 8, script: opposite}, activations: 1},
+		{name: "repeatable read", change: change{partition: "{hash: 16}"}, load: load{clients: 4, options: repeatableRead}, activations: 1, snapshots: true},
+		{name: "serializable", change: change{partition: byTenant}, load: load{clients: 4, options: serializable}, activations: 1, snapshots: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBank(t, 1)
+			if test.load.options == "" {
+				test.load.options = newProgram
+			}
+			without := test.load.run(b.ctx, t, b, "-T", "2")
+			current := test.load.begin(b)
+			code, output := b.run("apply", "-f", b.file(test.change.yaml()))
+			with := current.end()
+			if code != 0 {
+				t.Fatalf("apply: exit %d\n%s", code, output)
+			}
+			t.Logf("without us %d transactions, %d deadlocks, %d serialization failures; with us %d, %d, %d",
+				without.done, without.deadlocks, without.serialization, with.done, with.deadlocks, with.serialization)
+			if with.output != "" || with.done == 0 {
+				t.Errorf("the program failed:\n%s", with.output)
+			}
+			if with.deadlocks > 0 || without.deadlocks > 0 {
+				t.Errorf("%d deadlocks, and %d without us", with.deadlocks, without.deadlocks)
+			}
+			if !test.snapshots && with.serialization > 0 {
+				t.Errorf("%d serialization failures", with.serialization)
+			}
+			b.wantCovered(test.activations)
+			b.wantFilled()
+		})
+	}
+}
+
+// A worker that is killed leaves nothing half done: the next one goes on, and what is activated is right.
+func TestKilledApplies(t *testing.T) {
+	b := newBank(t, 1)
+	current := load{options: newProgram, clients: 4}.begin(b)
+	file := b.file(change{partition: byTenant, batchRows: 500, perSecond: 15_000}.yaml())
+	random := rand.New(rand.NewPCG(3, 20))
+	for range 20 {
+		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(100+random.IntN(600))*time.Millisecond)
+		cmd, _ := command(ctx, "apply", "-f", file, "--database", b.url)
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGKILL) }
+		_ = exitCode(t, cmd.Run()) // killed, unless it had ended
+		cancel()
+	}
+	code, output := b.run("apply", "-f", file)
+	done := current.end()
+	if code != 0 {
+		t.Fatalf("apply: exit %d\n%s", code, output)
+	}
+	if done.output != "" || done.deadlocks+done.serialization > 0 {
+		t.Errorf("the program: %d deadlocks, %d serialization failures\n%s", done.deadlocks, done.serialization, done.output)
+	}
+	b.wantCovered(1)
+	b.wantFilled()
+}
