@@ -237,22 +237,6 @@ func (s *Store) disableUnused(ctx context.Context, tx pgx.Tx, table string) (unu
 	return true, s.disableCapture(ctx, tx, table)
 }
 
-// captureLogSize gives what the captured log holds.
-func (s *Store) captureLogSize(ctx context.Context, q querier) (bytes, rows int64, err error) {
-	err = q.QueryRow(ctx, s.sql(`
-		SELECT coalesce(sum(log.bytes), 0)::bigint, coalesce(sum(log.rows), 0)::bigint
-		  FROM {schema}.sync_partitions p
-		 CROSS JOIN LATERAL (
-		   SELECT sum(pg_catalog.pg_column_size(c.*)) AS bytes, count(*) AS rows
-		     FROM {schema}.sync_changes c
-		    WHERE c.partition = p.partition) AS log
-		 WHERE starts_with(p.partition, 'capture:')`)).Scan(&bytes, &rows)
-	if err != nil {
-		return 0, 0, fmt.Errorf("measure the captured log: %w", err)
-	}
-	return bytes, rows, nil
-}
-
 // checkCapturedPrune refuses to prune what an open checkpoint still needs of the captured log. A key does not tell its table beyond doubt, since a
 // table's name may hold a slash; so it counts for every table whose keys begin like it.
 func (s *Store) checkCapturedPrune(ctx context.Context, tx pgx.Tx, partition string, seq int64) error {

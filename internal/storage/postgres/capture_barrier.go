@@ -40,7 +40,9 @@ func (s *Store) sourceLockSets(ctx context.Context, q querier, decision storage.
 			captured.add(lock.schema, lock.table, lock.mode)
 		}
 	}
-	slices.SortFunc(captured, func(a, b tableLock) int { return cmp.Or(cmp.Compare(a.schema, b.schema), cmp.Compare(a.table, b.table)) })
+	slices.SortFunc(captured, func(a, b tableLock) int {
+		return cmp.Or(cmp.Compare(a.schema, b.schema), cmp.Compare(a.table, b.table))
+	})
 	return captured, logged, nil
 }
 

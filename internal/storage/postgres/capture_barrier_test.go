@@ -151,7 +151,9 @@ func TestAPlanNamesWhoWritesToASourceWithoutAVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(plan.Unversioned, func(w storage.UnversionedWriter) bool { return w.Application == "billing" && w.Table == "todos" && w.Sessions == 1 })
+	i := slices.IndexFunc(plan.Unversioned, func(w storage.UnversionedWriter) bool {
+		return w.Application == "billing" && w.Table == "todos" && w.Sessions == 1
+	})
 	if i < 0 {
 		t.Errorf("writers without a version: %+v", plan.Unversioned)
 	}

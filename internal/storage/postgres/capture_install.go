@@ -386,11 +386,6 @@ func (s *Store) sourceLocks(ctx context.Context, q querier) (lockSet, error) {
 	return locks, translate(err, "look for tables with a fence of their own")
 }
 
-// captureLock is the lock that installCapture and disableCapture take.
-func (s *Store) captureLock(table string) tableLock {
-	return tableLock{schema: s.schemaName, table: table, mode: shareRowExclusive}
-}
-
 // plannedCapture lists the statements that installCapture would run on a table without any of it, for people.
 func (s *Store) plannedCapture(c captured, minimum int64) ([]string, error) {
 	sql, _, err := s.captureFunctionText(c)
