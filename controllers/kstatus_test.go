@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 // Reasons that Ready may have, by what a tool makes of them (docs/design.md section 7).
@@ -74,6 +75,7 @@ func checkStatus(ctx context.Context, kind string, object client.Object) {
 		Expect(inProgressReasons).To(ContainElement(ready.Reason))
 		Expect(computed.Status).To(Equal(status.InProgressStatus), all)
 	}
+	Expect(gitops.Disagreement(ctx, found)).To(Succeed(), all)
 }
 
 func conditionsOf(object client.Object) []metav1.Condition {
