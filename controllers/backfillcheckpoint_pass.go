@@ -107,6 +107,7 @@ type claims struct {
 type rememberedClaim struct {
 	claim      storage.Claim
 	connection Connection
+	hasJob     bool // one was made for it
 }
 
 func (c *claims) get(uid types.UID) (rememberedClaim, bool) {
@@ -123,6 +124,15 @@ func (c *claims) put(uid types.UID, claim storage.Claim, connection Connection) 
 		c.of = map[types.UID]rememberedClaim{}
 	}
 	c.of[uid] = rememberedClaim{claim: claim, connection: connection}
+}
+
+func (c *claims) jobMade(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if remembered, ok := c.of[uid]; ok {
+		remembered.hasJob = true
+		c.of[uid] = remembered
+	}
 }
 
 func (c *claims) forget(uid types.UID) {

@@ -50,8 +50,9 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpointPass, outlook jobOutlook, jobs []batchv1.Job) (*verdict, error) {
 	finishedAt, failures := lastFailure(jobs)
 	asked := r.retryAsked(pass, finishedAt)
+	over := pass.job == nil || finished(pass.job)
 	switch {
-	case outlook.Next == jobRestart || pass.job == nil && pass.progress.Unverifiable > 0:
+	case outlook.Next == jobRestart || over && pass.progress.Unverifiable > 0:
 		if pass.progress.Restarts >= maxRestarts && !asked {
 			return r.stall(pass, finishedAt, v1alpha1.ReasonUnverifiable,
 				fmt.Sprintf("the log could not answer %d times running whether a change was missed; the last time: %s", maxRestarts+1, outlook.Message)), nil
@@ -141,6 +142,7 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 	if v, err := r.makeJob(ctx, pass, job); v != nil || err != nil {
 		return v, err
 	}
+	r.claims.jobMade(pass.object.UID)
 	pass.job = job
 	what := "made Job %s for claim %d"
 	if restart {
@@ -167,7 +169,7 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 // claim makes a claim, or takes up the one that this process made and could not make a Job for.
 func (r *BackfillCheckpointReconciler) claim(ctx context.Context, pass *checkpointPass, restart bool) (storage.Claim, error) {
 	remembered, ok := r.claims.get(pass.object.UID)
-	if ok && !restart && pass.job == nil && remembered.claim.Token == pass.progress.ClaimToken {
+	if ok && !remembered.hasJob && !restart && pass.job == nil && remembered.claim.Token == pass.progress.ClaimToken {
 		claim, err := pass.lease.Store.ReadClaim(ctx, pass.object.Spec.Name, remembered.claim.Token)
 		if err == nil && len(claim.Rows) > 0 {
 			return claim, nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -83,6 +85,8 @@ func judge(err error, underway string) *verdict {
 	switch {
 	case errors.As(err, &wait):
 		return reconciling(cmp.Or(wait.after, defaultRetry), wait.reason, "%s", wait.message)
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return reconciling(defaultRetry, underway, "the namespace is being deleted, so nothing is made in it any more")
 	case !errors.As(err, &refused):
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return reconciling(defaultRetry, v1alpha1.ReasonCancelled, "%s", err)

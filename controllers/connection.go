@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -82,6 +83,9 @@ func newResolver(reader client.Reader, namespace string) *resolver {
 func (r *resolver) secretValue(ctx context.Context, ref v1alpha1.KeyReference) (string, error) {
 	secret, known := r.secrets[ref.Name]
 	if !known {
+		if err := checkName("Secret", ref.Name); err != nil {
+			return "", err
+		}
 		secret = &corev1.Secret{}
 		if err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: ref.Name}, secret); err != nil {
 			return "", missingOr(err, "Secret", ref.Name)
@@ -95,6 +99,9 @@ func (r *resolver) secretValue(ctx context.Context, ref v1alpha1.KeyReference) (
 func (r *resolver) configValue(ctx context.Context, ref v1alpha1.KeyReference) (string, error) {
 	config, known := r.configMaps[ref.Name]
 	if !known {
+		if err := checkName("ConfigMap", ref.Name); err != nil {
+			return "", err
+		}
 		config = &corev1.ConfigMap{}
 		if err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: ref.Name}, config); err != nil {
 			return "", missingOr(err, "ConfigMap", ref.Name)
@@ -114,6 +121,14 @@ func keyValue(value string, there bool, kind string, ref v1alpha1.KeyReference) 
 		return "", missing("key %q of %s %q is empty", ref.Key, kind, ref.Name)
 	}
 	return value, nil
+}
+
+// checkName refuses what can be no object's name, before it becomes part of a request's path.
+func checkName(kind, name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return storage.Refuse(storage.CodeInvalidSpec, "%q is no name of a %s: %s", cut(name, 80), kind, problems[0])
+	}
+	return nil
 }
 
 func missingOr(err error, kind, name string) error {

@@ -378,3 +378,36 @@ func (h *heardEvents) of(reason string) int {
 	}
 	return count
 }
+
+// hold keeps a lock on the log, as a program with an open transaction does, until release is called.
+func (w *world) hold() (release func()) {
+	GinkgoHelper()
+	other := connectTo(w.ctx, w.dsn)
+	transaction, err := other.Begin(w.ctx)
+	Expect(err).NotTo(HaveOccurred())
+	_, err = transaction.Exec(w.ctx, `UPDATE patients SET name = name WHERE id = 1`)
+	Expect(err).NotTo(HaveOccurred())
+	return func() { Expect(transaction.Rollback(w.ctx)).To(Succeed()) }
+}
+
+// partsOf takes a URL apart into the keys that database operators write into Secrets.
+func partsOf(dsn string) map[string]string {
+	GinkgoHelper()
+	config, err := pgx.ParseConfig(dsn)
+	Expect(err).NotTo(HaveOccurred())
+	return map[string]string{
+		"host": config.Host, "port": decimal(int64(config.Port)), "dbname": config.Database, "username": config.User, "password": config.Password,
+	}
+}
+
+func databaseOf(dsn string) string { return pgx.Identifier{partsOf(dsn)["dbname"]}.Sanitize() }
+
+func withParts(schema *v1alpha1.SyncSchema) {
+	from := func(key string) *v1alpha1.SecretValue {
+		return &v1alpha1.SecretValue{SecretKeyRef: v1alpha1.KeyReference{Name: "clinic-parts", Key: key}}
+	}
+	schema.Spec.Database.Postgres = &v1alpha1.PostgresDatabase{Connection: &v1alpha1.PostgresConnection{
+		HostFrom: from("host"), PortFrom: from("port"), DatabaseFrom: from("dbname"), UserFrom: *from("username"), PasswordFrom: from("password"),
+		SSLMode: "disable",
+	}}
+}

@@ -30,7 +30,7 @@ func standalone(checkpoint *v1alpha1.BackfillCheckpoint) bool {
 
 // acceptStandalone sorts standalone checkpoints into those that can belong to the schema and those that cannot, with the verdict on each of the
 // latter. One that is wrong is its own object's trouble and never holds the schema up: it is left out of the schema's barrier.
-// A checkpoint above the schema's version is accepted, and waits.
+// A checkpoint above the schema's version is neither: it waits, for tables and columns that only that version has.
 func acceptStandalone(spec *v1alpha1.SyncSchemaSpec, all []v1alpha1.BackfillCheckpoint) (accepted []v1alpha1.BackfillCheckpoint, refused map[types.UID]*verdict) {
 	refused = map[types.UID]*verdict{}
 	taken := map[string]string{}
@@ -44,6 +44,10 @@ func acceptStandalone(spec *v1alpha1.SyncSchemaSpec, all []v1alpha1.BackfillChec
 		}
 		if by, used := taken[checkpoint.Spec.Name]; used {
 			refused[checkpoint.UID] = stalled(v1alpha1.ReasonConflict, "the checkpoint name %q belongs to %s", checkpoint.Spec.Name, by)
+			continue
+		}
+		if checkpoint.Spec.Version > spec.Version {
+			taken[checkpoint.Spec.Name] = "BackfillCheckpoint " + checkpoint.Name
 			continue
 		}
 		errs := manifest.Relations(spec, append(slices.Clone(accepted), *checkpoint)...)

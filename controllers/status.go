@@ -26,6 +26,8 @@ const FieldManager = "syncbarrier"
 // statusEvery is the shortest time between two writes of a status in which no condition flips.
 const statusEvery = 10 * time.Second
 
+const conflictRetry = time.Second
+
 // statusWriter writes statuses of one kind. It remembers its own last write of each object: a cache may show the object as it was before
 // that, and then the write, and the events after it, would be made a second time.
 type statusWriter struct {
@@ -92,8 +94,10 @@ func (w *statusWriter) write(ctx context.Context, c client.Client, now time.Time
 	applied.SetUID(uid) // an object of the same name that came since is another one
 	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager), client.ForceOwnership)
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return false, 0, nil // gone, or another one: its own event brings us back
+	case apierrors.IsNotFound(err):
+		return false, 0, nil
+	case apierrors.IsConflict(err):
+		return false, conflictRetry, nil // another object of the name, or an API server in trouble: looked at again in a moment
 	case err != nil:
 		return false, 0, fmt.Errorf("write the status of %s %s: %w", change.kind, change.object.GetName(), err)
 	}

@@ -40,6 +40,9 @@ func (r *SyncSchemaReconciler) children(ctx context.Context, pass *schemaPass) (
 			return v, err
 		}
 	}
+	if pass.status.StoredVersion >= pass.target.Version && !pass.migrated() {
+		return nil, nil // a file that does not fit the database, as after a revert, says nothing about what is done
+	}
 	for i := range pass.checkpoints {
 		child := &pass.checkpoints[i]
 		progress, held := inDatabase[child.Spec.Name]

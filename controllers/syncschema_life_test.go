@@ -1,10 +1,13 @@
 package controllers
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -48,5 +51,147 @@ var _ = Describe("A SyncSchema", func() {
 		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search = lower(name)`)).To(BeEquivalentTo(300))
 		Expect(w.events.of(v1alpha1.ReasonMigrated)).To(Equal(2))
 		Expect(w.events.of(v1alpha1.ReasonActivated)).To(Equal(1))
+	})
+
+	It("comes to the same end, with nothing run twice, when its status is wiped between every two steps", func() {
+		w.apply(w.clinic(6))
+		w.bring(w.wipe)
+		w.apply(w.clinic(7))
+		object := w.bring(func() { w.wipe(); w.newOperator() })
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7))
+		Expect(w.number(`SELECT count(*) FROM sync_barrier_history`)).To(BeEquivalentTo(2))
+		Expect(w.number(`SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(BeEquivalentTo(1), "one claim")
+		Expect(w.number(`SELECT sum(rows_done) FROM sync_backfill_progress WHERE kind = 'range'`)).To(BeEquivalentTo(300))
+		Expect(w.jobs()).To(HaveLen(1))
+
+		w.wipe()
+		w.newOperator()
+		again, _ := w.pass()
+		Expect(again.Status.ContentHash).To(Equal(object.Status.ContentHash))
+		child, _ := w.passCheckpoint("clinic-name-search")
+		Expect(child.Status.State).To(Equal(v1alpha1.StateActivated))
+		Expect(*child.Status.Partitions).To(Equal(v1alpha1.PartitionCounts{Total: 1, Activated: 1}))
+		Expect(w.jobs()).To(HaveLen(1))
+	})
+
+	It("writes nothing at rest", func() {
+		w.apply(w.clinic(6))
+		w.bring()
+		w.apply(w.clinic(7))
+		w.bring()
+		w.passCheckpoint("clinic-name-search")
+		schema, child, jobs := w.schema().ResourceVersion, w.checkpoint("clinic-name-search").ResourceVersion, w.jobs()
+		events := len(w.events.list)
+		before := w.number(`SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables`)
+		for range 4 {
+			w.clock.advance(DefaultResync)
+			w.pass()
+			w.passCheckpoint("clinic-name-search")
+		}
+		w.newOperator() // a restart is no reason to write either
+		w.pass()
+		w.passCheckpoint("clinic-name-search")
+		Expect(w.schema().ResourceVersion).To(Equal(schema))
+		Expect(w.checkpoint("clinic-name-search").ResourceVersion).To(Equal(child))
+		Expect(w.jobs()).To(HaveLen(len(jobs)))
+		Expect(w.events.list).To(HaveLen(events))
+		Expect(w.number(`SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables`)).To(Equal(before))
+	})
+
+	It("finds its state in the database when it is deleted and made again", func() {
+		w.apply(w.clinic(7))
+		w.bring()
+		first := w.schema()
+		Expect(suite.admin.Delete(w.ctx, first)).To(Succeed())
+		child := w.checkpoint("clinic-name-search")
+		Expect(suite.admin.Delete(w.ctx, child)).To(Succeed())
+		_, err := w.schemas.Reconcile(w.ctx, request(w.namespace, "clinic"))
+		Expect(err).NotTo(HaveOccurred())
+		_, err = w.checkpoints.Reconcile(w.ctx, request(w.namespace, "clinic-name-search"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.number(`SELECT schema_version FROM sync_schema_meta`)).To(BeEquivalentTo(7), "deleting removes nothing")
+
+		w.apply(w.clinic(7))
+		second := w.bring()
+		Expect(second.UID).NotTo(Equal(first.UID))
+		w.passCheckpoint("clinic-name-search")
+		Expect(w.number(`SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(BeEquivalentTo(1))
+		Expect(w.number(`SELECT count(*) FROM sync_barrier_history`)).To(BeEquivalentTo(1))
+		Expect(w.number(`SELECT count(*) FROM sync_barrier_owner WHERE uid = $1`, string(second.UID))).To(BeEquivalentTo(1))
+	})
+
+	It("takes the claim from the workers of a checkpoint that is deleted, and another object goes on where they stopped", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		w.passCheckpoint("clinic-name-search")
+		epoch := `SELECT owner_epoch FROM sync_backfill_checkpoints`
+		Expect(w.number(epoch)).To(BeEquivalentTo(1))
+		job := w.jobs()[0]
+		Expect(suite.admin.Delete(w.ctx, w.checkpoint("clinic-name-search"))).To(Succeed())
+		_, err := w.checkpoints.Reconcile(w.ctx, request(w.namespace, "clinic-name-search"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.number(epoch)).To(BeEquivalentTo(2))
+		Expect(suite.admin.Delete(w.ctx, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		w.bring()
+		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search IS NULL`)).To(BeEquivalentTo(0))
+	})
+
+	It("runs the backfills of every version that a jump passes", func() {
+		w.apply(w.clinic(6))
+		w.bring()
+		w.apply(w.clinic(8))
+		object := w.bring()
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(8))
+		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search = lower(name)`)).To(BeEquivalentTo(300))
+	})
+
+	It("removes the object of an entry that is gone once its work is done, and not before", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		w.passCheckpoint("clinic-name-search")
+		eight := w.clinic(8, func(s *v1alpha1.SyncSchema) { s.Spec.Checkpoints = nil })
+		w.apply(eight)
+		object, _ := w.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonPreviousVersionOpen, "name-search")
+		w.runWorkers()
+		w.passCheckpoint("clinic-name-search")
+		object = w.bring()
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(8))
+		var all v1alpha1.BackfillCheckpointList
+		Expect(suite.admin.List(w.ctx, &all, client.InNamespace(w.namespace))).To(Succeed())
+		Expect(all.Items).To(BeEmpty())
+	})
+
+	It("says that a checkpoint is orphaned when nobody speaks of it any more, and goes on when its entry is back", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		w.apply(w.clinic(8, func(s *v1alpha1.SyncSchema) { s.Spec.Checkpoints = nil }))
+		Expect(suite.admin.Delete(w.ctx, w.checkpoint("clinic-name-search"))).To(Succeed())
+		object, _ := w.pass()
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonCheckpointOrphaned, "name-search")
+		w.apply(w.clinic(8))
+		Expect(*w.bring().Status.StoredVersion).To(BeEquivalentTo(8))
+	})
+
+	It("writes a status in which nothing flips at most every ten seconds", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		w.passCheckpoint("clinic-name-search")
+		version := w.checkpoint("clinic-name-search").ResourceVersion
+		w.sql(`UPDATE sync_backfill_progress SET rows_done = rows_done + 10 WHERE kind = 'range'`)
+		w.clock.advance(4 * time.Second)
+		child, again := w.passCheckpoint("clinic-name-search")
+		if child.ResourceVersion != version { // the Job that has no pods yet is a reason of its own, once
+			version = child.ResourceVersion
+			w.sql(`UPDATE sync_backfill_progress SET rows_done = rows_done + 10 WHERE kind = 'range'`)
+			w.clock.advance(4 * time.Second)
+			child, again = w.passCheckpoint("clinic-name-search")
+		}
+		Expect(child.ResourceVersion).To(Equal(version))
+		Expect(again.RequeueAfter).To(BeNumerically("<=", 6*time.Second))
+		w.clock.advance(6 * time.Second)
+		child, _ = w.passCheckpoint("clinic-name-search")
+		Expect(child.ResourceVersion).NotTo(Equal(version))
+		Expect(child.Status.Rows.Done).To(BeNumerically(">=", 20))
 	})
 })
