@@ -74,3 +74,29 @@ func accepts(arguments []string) error {
 	}
 	return command.ValidateRequiredFlags()
 }
+
+// relative finds the links of a page that lead to a file of the project.
+var relative = regexp.MustCompile(`\]\(([A-Za-z0-9_./-]+)(?:#[a-z-]+)?\)`)
+
+func TestLinksInTheDocumentationLeadToFilesOfTheProject(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range relative.FindAllStringSubmatch(string(text), -1) {
+			checked++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), link[1])); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(page), link[1], err)
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("found %d links, so this test looks at the wrong places", checked)
+	}
+}
