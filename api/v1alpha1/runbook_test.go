@@ -2,7 +2,10 @@ package v1alpha1
 
 import (
 	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -25,16 +28,9 @@ func TestTheRunbookHasAHeadingForEveryReasonAndNoOther(t *testing.T) {
 		headings[name] = strings.TrimSpace(body)
 	}
 	reasons := map[string]bool{}
-	ast.Inspect(sources(t)["conditions.go"], func(node ast.Node) bool {
-		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
-			reason, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			reasons[reason] = true
-		}
-		return true
-	})
+	for _, constant := range reasonConstants(t) {
+		reasons[constant] = true
+	}
 	for reason := range reasons {
 		if len(headings[reason]) < 40 {
 			t.Errorf("docs/runbook.md says nothing of the reason %s: %q", reason, headings[reason])
@@ -45,6 +41,36 @@ func TestTheRunbookHasAHeadingForEveryReasonAndNoOther(t *testing.T) {
 			t.Errorf("docs/runbook.md has a heading %s, which is no reason", heading)
 		}
 	}
+}
+
+// reasonConstants are the values of all constants of the package that are called Reason....
+func reasonConstants(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+				reason, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = append(found, reason)
+			}
+			return true
+		})
+	}
+	return found
 }
 
 var link = regexp.MustCompile(`\]\(#([a-z]+)\)`)
