@@ -67,9 +67,23 @@ func TestInACluster(t *testing.T) {
 		c.KillAPIServer()
 		defer c.RestartAPIServer()
 		u := &person{cluster: c, admin: admin, kubeconfig: c.AdminKubeconfig(), namespace: "shop"}
-		got = u.run(t, "status", "clinic", "-o", "json")
+		got := u.run(t, "status", "clinic", "-o", "json")
 		got.exits(t, exitGaveUp)
 		got.has(t, `"reason": "Unreachable"`, "the cluster does not answer")
+	})
+	t.Run("watch waits for an API server that is away for a while", func(t *testing.T) {
+		u := &person{cluster: c, admin: admin, kubeconfig: c.AdminKubeconfig(), namespace: "default"}
+		schema := u.create(t, waiting)
+		u.clock = &steps{next: []func(){
+			c.KillAPIServer,
+			func() {
+				c.RestartAPIServer()
+				u.says(t, u.again(t, schema), open)
+			},
+		}}
+		got := u.run(t, "watch", "clinic")
+		got.exits(t, exitDone)
+		got.has(t, "ApprovalPending", "Unreachable: read SyncSchema default/clinic: the cluster does not answer", "GateOpen")
 	})
 }
 
