@@ -6,7 +6,7 @@ SHELL := bash
 
 .PHONY: help
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools: ## Install what the tests need and this machine lacks (PostgreSQL, PgBouncer, npm).
@@ -48,6 +48,20 @@ build: ## Build the programs into bin/.
 .PHONY: bench
 bench: ## Measure the speeds that docs/design.md promises, side by side.
 	go test ./bench -run "^$$" -bench . -benchtime 1x -timeout 60m | grep -E "\||FAIL|panic|bench_test"
+
+.PHONY: cluster-up
+cluster-up: ## Start a Kubernetes of one node with real containers on this machine (root, Linux).
+	./hack/cluster/up.sh
+
+.PHONY: cluster-down
+cluster-down: ## End the cluster of cluster-up and remove all of it.
+	./hack/cluster/down.sh
+
+.PHONY: images
+images: ## Build the images of the operator and the sample application, and load them into the cluster.
+	mkdir -p dist/images
+	./hack/images.sh operator clinic postgres | tee dist/images/references
+	./hack/cluster/load.sh operator clinic postgres
 
 .PHONY: clean
 clean: ## Remove what was built. Caches outside the checkout stay.

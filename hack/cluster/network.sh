@@ -1,0 +1,68 @@
+# The pods' network on this machine; up.sh and down.sh read it.
+# shellcheck shell=bash disable=SC2154
+
+# cni_folder is where the distribution put the plugins.
+cni_folder() {
+	local folder
+	for folder in /usr/lib/cni /opt/cni/bin; do
+		[ ! -x "$folder/bridge" ] || echo "$folder"
+	done | head -1
+}
+
+make_network() {
+	if ip link show "$bridge" >/dev/null 2>&1; then
+		fail "the interface $bridge is there already: run make cluster-down"
+	fi
+	if ip -4 -o addr | grep -q " $pod_prefix\."; then
+		fail "$pod_range is in use on this machine: name another range, as in SYNCBARRIER_CLUSTER_PODS=10.99.0"
+	fi
+	cat /proc/sys/net/ipv4/ip_forward >"$state/ip_forward"
+	# Chains of a kubelet that was there before are not ours to remove.
+	iptables-save | grep '^:KUBE-' >"$state/chains-before" || true
+	# This first: from here on there is something to undo.
+	ip link add "$bridge" type bridge
+	ip addr add "$gateway/24" dev "$bridge"
+	ip link set "$bridge" up
+	# A service's address that has no rule yet, or none any more, ends here
+	# rather than at the machine's own gateway.
+	ip route add "$service_range" dev "$bridge"
+	# Pods reach each other and this machine. Nothing of theirs leaves it.
+	iptables -w 10 -I FORWARD -i "$bridge" ! -o "$bridge" -m comment --comment syncbarrier-cluster -j REJECT
+	mkdir -p "$state/net.d"
+	cat >"$state/net.d/10-syncbarrier.conflist" <<-CONFIG
+		{"cniVersion": "0.4.0", "name": "syncbarrier", "plugins": [
+		  {"type": "bridge", "bridge": "$bridge", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+		   "ipam": {"type": "host-local", "dataDir": "$state/addresses", "ranges": [[{"subnet": "$pod_range"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+		  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+	CONFIG
+	# The pods' own: the machine's name servers are out of their reach. Nothing
+	# answers here either, but it says so at once.
+	echo "nameserver $gateway" >"$state/resolv.conf"
+}
+
+# remove_kubelet_chains removes the chains of kubelet, which nothing of its own
+# does. Those of kube-proxy are gone by then.
+remove_kubelet_chains() {
+	[ -f "$state/chains-before" ] && [ ! -s "$state/chains-before" ] || return 0
+	local table chain
+	for chain in INPUT OUTPUT; do
+		iptables -w 10 -D "$chain" -j KUBE-FIREWALL 2>/dev/null || true
+	done
+	for table in filter mangle nat; do
+		for chain in KUBE-FIREWALL KUBE-KUBELET-CANARY KUBE-IPTABLES-HINT; do
+			if iptables -w 10 -t "$table" -F "$chain" 2>/dev/null; then
+				iptables -w 10 -t "$table" -X "$chain"
+			fi
+		done
+	done
+}
+
+remove_network() {
+	while iptables -w 10 -D FORWARD -i "$bridge" ! -o "$bridge" -m comment --comment syncbarrier-cluster -j REJECT 2>/dev/null; do :; done
+	remove_kubelet_chains
+	ip link delete "$bridge" 2>/dev/null || true
+	rm -f /var/lib/cni/results/syncbarrier-*
+	if [ -f "$state/ip_forward" ]; then
+		cat "$state/ip_forward" >/proc/sys/net/ipv4/ip_forward
+	fi
+}
