@@ -93,13 +93,15 @@ type claimOutput struct {
 }
 
 func (p *Program) checkpointClaim() *cobra.Command {
-	var partition string
+	var partition, token string
 	var restart bool
 	cmd := p.onCheckpoint("claim NAME", "Claim a checkpoint: whoever worked on it before can change nothing any more", need{connections: 1},
 		func(ctx context.Context, s *session, name string) error {
 			var claim storage.Claim
 			var err error
-			if partition != "" {
+			if token != "" {
+				claim, err = s.store.ReadClaim(ctx, name, token)
+			} else if partition != "" {
 				claim, err = s.store.ClaimCheckpoint(ctx, partition, name)
 			} else {
 				claim, err = s.store.ClaimAll(ctx, name, restart)
@@ -113,7 +115,9 @@ func (p *Program) checkpointClaim() *cobra.Command {
 			})
 		})
 	cmd.Flags().StringVar(&partition, "partition", "", "claim this partition's row only")
+	cmd.Flags().StringVar(&token, "claim", "", "read back the claim with this token instead of making another: a container of yours in a Job has it in SYNCBARRIER_CLAIM")
 	cmd.Flags().BoolVar(&restart, "restart", false, "begin the pass again, after an unverifiable verdict")
+	cmd.MarkFlagsMutuallyExclusive("claim", "partition", "restart")
 	return cmd
 }
 

@@ -96,7 +96,7 @@ func exitCode(ctx context.Context, err error) int {
 
 // isCobraUsage recognises what cobra says about arguments; it has no type for them.
 func isCobraUsage(err error) bool {
-	for _, start := range []string{"unknown command", "accepts ", "requires at least", "required flag", "invalid argument"} {
+	for _, start := range []string{"unknown command", "accepts ", "requires at least", "required flag", "invalid argument", "if any flags in the group"} {
 		if strings.HasPrefix(err.Error(), start) {
 			return true
 		}
