@@ -50,6 +50,9 @@ start_kubelet() {
 		# or collected for that.
 		evictionHard: {memory.available: 1Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
 		imageGCHighThresholdPercent: 100
+		# There is no name server: pods use addresses. Nothing answers here, and says so at once.
+		clusterDNS: [$gateway]
+		clusterDomain: cluster.local
 		resolvConf: $state/resolv.conf
 		podLogsDir: $state/logs
 		shutdownGracePeriod: 0s

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -62,6 +63,13 @@ func postgresLayout() (layout, error) {
 	}
 	if err := addFolder(files, share); err != nil {
 		return layout{}, err
+	}
+	// Distributions have PostgreSQL read the system's time zones, of which these are enough for programs that ask for none.
+	for _, zone := range []string{"UTC", "Etc/UTC", "GMT"} {
+		file := filepath.Join("/usr/share/zoneinfo", zone)
+		if _, err := os.Stat(file); err == nil {
+			files[file] = file
+		}
 	}
 	return layout{
 		files: files,
