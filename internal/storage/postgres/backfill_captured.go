@@ -258,8 +258,9 @@ func (p *backfillPlan) bareOf(partition string) string {
 	return partition
 }
 
-// dueSQL gives the captured partitions that concern a row of a checkpoint, as a relation (partition, horizon_seq, tbl, first_slice). The partition
-// stands in the text, so that the planner knows it and finds a single partition by its key.
+// dueSQL gives the captured partitions that concern a row of a checkpoint, as a relation (partition, horizon_seq, tbl, first_slice): those
+// with a row, and those that are announced only (capture_function.sql). The partition stands in the text, so that the planner
+// knows it and finds a single partition by its key.
 func dueSQL(rules []captured, bare string) string {
 	parts := make([]string, len(rules))
 	for i, rule := range rules {
@@ -271,6 +272,18 @@ func dueSQL(rules []captured, bare string) string {
   SELECT p.partition, p.horizon_seq, %s::text AS tbl, %s::text AS first_slice
     FROM {schema}.sync_partitions p
    WHERE %s`, quoteText(rule.table), first, rule.partitionsSQL("p.partition", quoteText(bare)))
+		if rule.partition.column != nil {
+			parts[i] += fmt.Sprintf(`
+  UNION ALL
+  SELECT DISTINCT a.row_id, 0::bigint, a.tbl, NULL::text
+    FROM {schema}.sync_changes a
+   WHERE a.partition = %s
+     AND a.tbl = %s
+     AND a.op = 4
+     AND %s
+     AND NOT EXISTS (SELECT FROM {schema}.sync_partitions p WHERE p.partition = a.row_id)`,
+				quoteText(rule.prefix()), quoteText(rule.table), rule.partitionsSQL("a.row_id", quoteText(bare)))
+		}
 	}
 	return strings.Join(parts, "\n  UNION ALL")
 }

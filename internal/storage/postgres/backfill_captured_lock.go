@@ -71,10 +71,16 @@ func (a *activation) lockCaptured(ctx context.Context) error {
 	const table = "sync_partitions"
 	rules := a.plan.captureRules()
 	bare := a.plan.bareOf(a.partition())
+	shared := []string{} // the rows that those share who write a partition without a row
 	for _, rule := range rules {
-		if rule.partition.column == nil || bare == storage.AllPartitions {
+		if rule.partition.column == nil {
 			continue // the barrier made its partitions
 		}
+		shared = append(shared, rule.prefix())
+		if bare == storage.AllPartitions {
+			continue
+		}
+		// It has a row from now on, that no writer can share. Were there none, a worker could make it after we looked.
 		err := a.lockOne(ctx, table, a.store.sql(fmt.Sprintf(`
 			INSERT INTO {schema}.sync_partitions(partition)
 			SELECT %s
@@ -90,8 +96,9 @@ func (a *activation) lockCaptured(ctx context.Context) error {
 		SELECT
 		  FROM {schema}.sync_partitions p
 		 WHERE p.partition IN (SELECT d.partition FROM (%s) AS d)
+		    OR p.partition = ANY ($1::text[])
 		 ORDER BY p.partition
-		   FOR UPDATE`, dueSQL(rules, bare))))
+		   FOR UPDATE`, dueSQL(rules, bare))), shared)
 	if err != nil {
 		return a.refused(table, err)
 	}

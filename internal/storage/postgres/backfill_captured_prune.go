@@ -100,6 +100,11 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 	if err != nil {
 		return 0, fmt.Errorf("look who needs the captured log: %w", err)
 	}
+	for _, rule := range rules {
+		if err := s.makeAnnounced(ctx, tx, rule, floor); err != nil {
+			return 0, err
+		}
+	}
 	due := s.sql(dueSQL(rules, bare))
 	_, err = tx.Exec(ctx, s.sql(fmt.Sprintf(`
 		WITH due AS MATERIALIZED (%s
@@ -147,6 +152,44 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 		return 0, fmt.Errorf("delete from the captured log: %w", err)
 	}
 	return deleted, nil
+}
+
+// makeAnnounced makes the rows of partitions that writers have announced, and deletes the announcements. The floor was found before: whatever
+// is deleted has been seen here, so no partition loses its announcement before it has a row. No writer makes one, so none is waited for.
+func (s *Store) makeAnnounced(ctx context.Context, tx pgx.Tx, rule captured, floor int64) error {
+	if rule.partition.column == nil {
+		return nil
+	}
+	what := fmt.Sprintf("make the captured partitions of table %q", rule.table)
+	return send(ctx, tx,
+		step{what: what, arguments: []any{rule.prefix(), rule.table}, sql: s.sql(`
+			INSERT INTO {schema}.sync_partitions(partition)
+			SELECT DISTINCT a.row_id
+			  FROM {schema}.sync_changes a
+			 WHERE a.partition = $1::text
+			   AND a.tbl = $2::text
+			   AND a.op = 4
+			   AND NOT EXISTS (SELECT FROM {schema}.sync_partitions p WHERE p.partition = a.row_id)
+			 ORDER BY 1
+			    ON CONFLICT (partition) DO NOTHING`)},
+		step{what: what, arguments: []any{rule.prefix(), rule.table, floor}, sql: s.sql(`
+			UPDATE {schema}.sync_partitions p
+			   SET horizon_seq = $3::bigint
+			 WHERE p.partition = $1::text
+			   AND p.horizon_seq < $3::bigint
+			   AND EXISTS (
+			     SELECT
+			       FROM {schema}.sync_changes a
+			      WHERE a.partition = $1::text
+			        AND a.tbl = $2::text
+			        AND a.op = 4
+			        AND a.commit_seq <= $3::bigint)`)},
+		step{what: what, arguments: []any{rule.prefix(), rule.table, floor}, sql: s.sql(`
+			DELETE FROM {schema}.sync_changes a
+			 WHERE a.partition = $1::text
+			   AND a.tbl = $2::text
+			   AND a.op = 4
+			   AND a.commit_seq <= $3::bigint`)})
 }
 
 // pruneTruncates deletes what is logged of TRUNCATE and no open checkpoint needs any more. It stands in partition '*', which has no horizon:

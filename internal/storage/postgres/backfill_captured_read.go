@@ -13,7 +13,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// Values of sync_changes.op beside those of the protocol (capture_function.sql).
+// opRange is the sync_changes.op of a range of keys. 4 announces a partition, and is no change (capture_function.sql).
 const opRange = 3
 
 // capturedChange is a row of the captured log.
@@ -68,6 +68,7 @@ SELECT c.commit_seq, c.partition, c.idx::bigint, c.tbl, c.row_id, c.op, c.payloa
 const capturedBoundsSQL = `l.commit_seq < $3::bigint
        AND l.commit_seq <> ALL ($4::bigint[])
        AND (l.commit_seq, l.partition, l.idx::bigint) > ($5::bigint, $6::text, $7::bigint)
+       AND l.op <> 4
        AND (l.op <> 3 OR l.payload IS NOT NULL OR d.first_slice IS NULL OR l.partition = d.first_slice)`
 
 // readCapturedLog reads what is not applied of the captured log, up to a snapshot and behind a place, at most limit changes.

@@ -200,13 +200,24 @@ BEGIN
      WHERE s.partition = _sb_partition
        FOR KEY SHARE;
     IF NOT FOUND THEN
-      INSERT INTO {{schema}}.sync_partitions(partition)
-      VALUES (_sb_partition)
-          ON CONFLICT DO NOTHING;
+      -- A partition without a row, of a value that is new. Whoever made the row here would hold it until he ends, and another writer of the
+      -- partition would wait for him: a deadlock, if he then wants a row of that writer. So the writer shares the row of the table instead,
+      -- and announces the partition in the log of the table (op 4); a worker makes its row.
       PERFORM 1
         FROM {{schema}}.sync_partitions AS s
-       WHERE s.partition = _sb_partition
+       WHERE s.partition = {{prefix}}
          FOR KEY SHARE;
+      IF NOT FOUND THEN
+        INSERT INTO {{schema}}.sync_partitions(partition)
+        VALUES ({{prefix}})
+            ON CONFLICT DO NOTHING;
+        PERFORM 1
+          FROM {{schema}}.sync_partitions AS s
+         WHERE s.partition = {{prefix}}
+           FOR KEY SHARE;
+      END IF;
+      INSERT INTO {{schema}}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
+      VALUES ({{prefix}}, _sb_xid, nextval({{sequence}}), {{table}}, _sb_partition, 4, '{}');
     END IF;
     -- The fence on the log judges the version. A commit that is there already is our own.
     INSERT INTO {{schema}}.sync_commits(partition, commit_seq, client_id, client_commit_id, actor_id, created_at_ms, writer_version)

@@ -237,15 +237,11 @@ func (s *Store) setFiring(ctx context.Context, tx pgx.Tx, table string, relation
 	return nil
 }
 
-// makePartitions makes the rows of the captured partitions that are known beforehand. Two transactions that make the same row at once under
-// REPEATABLE READ would get one serialization failure.
+// makePartitions makes the row of the table and those of the captured partitions that are known beforehand. Writers of a partition that
+// has no row yet share the row of the table.
 func (s *Store) makePartitions(ctx context.Context, tx pgx.Tx, c captured) error {
-	if c.partition.column != nil {
-		return nil
-	}
 	keys := []string{c.prefix()}
-	if c.partition.slices > 0 {
-		keys = nil
+	if c.partition.column == nil {
 		for slice := range c.partition.slices {
 			keys = append(keys, fmt.Sprintf("%s#%d", c.prefix(), slice))
 		}

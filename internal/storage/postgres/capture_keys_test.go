@@ -164,7 +164,7 @@ func TestCaptureKeepsLongPartitionTextsShort(t *testing.T) {
 	for _, text := range []string{strings.Repeat("a", 200), strings.Repeat("a", 201), strings.Repeat("é", 101), "", strings.Repeat("x", 10000)} {
 		program.run(`INSERT INTO todos VALUES (1, $1, 't')`, text)
 		program.run(`DELETE FROM todos`)
-		key := value[string](program, `SELECT DISTINCT partition FROM sync_changes`)
+		key := value[string](program, `SELECT DISTINCT partition FROM sync_changes WHERE op <> 4`)
 		want := "capture:todos/=" + text
 		if len(text) > maxCapturedText {
 			want = "capture:todos/md5:" + value[string](program, `SELECT md5($1::text)`, text)

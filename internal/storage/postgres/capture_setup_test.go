@@ -60,17 +60,19 @@ func inStore(t testing.TB, store *Store, f func(ctx context.Context, tx pgx.Tx) 
 // loggedSQL reads the log as lines "partition op key", in order, duplicates once.
 const loggedSQL = `
 	SELECT coalesce(array_agg(DISTINCT format('%s %s %s', c.partition, c.op, c.row_id) ORDER BY format('%s %s %s', c.partition, c.op, c.row_id)), '{}')
-	  FROM sync_changes c`
+	  FROM sync_changes c
+	 WHERE c.op <> 4`
 
-// logged gives what the log holds and forgets it: the next call gives what came later.
+// logged gives what the log holds and forgets it: the next call gives what came later. Announcements of partitions are no changes.
 func (s *session) logged() []string {
 	s.t.Helper()
 	changes := value[[]string](s, loggedSQL)
 	orphans := value[int](s, `
 		SELECT count(*)
 		  FROM sync_changes c
-		 WHERE NOT EXISTS (SELECT FROM sync_commits k WHERE k.partition = c.partition AND k.commit_seq = c.commit_seq)
-		    OR c.partition <> '*' AND NOT EXISTS (SELECT FROM sync_partitions p WHERE p.partition = c.partition)`)
+		 WHERE c.op <> 4 AND NOT EXISTS (SELECT FROM sync_commits k WHERE k.partition = c.partition AND k.commit_seq = c.commit_seq)
+		    OR c.partition <> '*' AND NOT EXISTS (SELECT FROM sync_partitions p WHERE p.partition = c.partition)
+		                         AND NOT EXISTS (SELECT FROM sync_changes n WHERE n.op = 4 AND n.row_id = c.partition AND n.commit_seq = c.commit_seq)`)
 	if orphans > 0 {
 		s.t.Errorf("%d changes have no commit or no partition", orphans)
 	}
@@ -78,9 +80,10 @@ func (s *session) logged() []string {
 	return changes
 }
 
-// forgetLog empties the log the way a prune does: horizon first.
+// forgetLog empties the log the way a prune does: rows for announced partitions, then the horizon.
 func (s *session) forgetLog() {
 	s.t.Helper()
+	s.run(`INSERT INTO sync_partitions(partition) SELECT row_id FROM sync_changes WHERE op = 4 ON CONFLICT DO NOTHING`)
 	s.run(`UPDATE sync_partitions SET horizon_seq = 9223372036854775807`)
 	s.run(`DELETE FROM sync_changes`)
 	s.run(`DELETE FROM sync_commits`)

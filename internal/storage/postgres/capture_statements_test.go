@@ -93,7 +93,7 @@ func TestCaptureGivesATransactionOneCommitInEachPartition(t *testing.T) {
 	if fmt.Sprint(commits) != fmt.Sprint(want) {
 		t.Errorf("commits %q, want %q", commits, want)
 	}
-	if numbers := value[int](program, `SELECT count(DISTINCT idx) FROM sync_changes`); numbers != 5 {
+	if numbers := value[int](program, `SELECT count(DISTINCT idx) FROM sync_changes WHERE op <> 4`); numbers != 5 {
 		t.Errorf("%d different numbers for five changes", numbers)
 	}
 }

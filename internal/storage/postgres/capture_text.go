@@ -30,6 +30,7 @@ func (s *Store) captureActions(c captured) template.FuncMap {
 		"schema":    func() string { return s.schema },
 		"sequence":  func() string { return quoteText(s.schema + "." + captureSequence) },
 		"table":     func() string { return quoteText(c.table) },
+		"prefix":    func() string { return quoteText(c.prefix()) },
 		"most":      func() int { return captureMost },
 		"plain":     func() bool { return !c.partitioned },
 		"byColumn":  func() bool { return c.partition.column != nil },

@@ -102,6 +102,13 @@ func (s *Store) sourceStatus(ctx context.Context, tx pgx.Tx) (found []storage.So
 			  SELECT partition
 			    FROM {schema}.sync_partitions
 			   WHERE starts_with(partition, $1::text)
+			     AND (partition <> $1::text OR NOT $4::boolean)
+			   UNION
+			  SELECT row_id -- announced: a worker makes its row
+			    FROM {schema}.sync_changes
+			   WHERE partition = $1::text
+			     AND tbl = $2::text
+			     AND op = 4
 			)
 			SELECT (SELECT count(*) FROM captured),
 			       (SELECT count(*)
@@ -109,7 +116,8 @@ func (s *Store) sourceStatus(ctx context.Context, tx pgx.Tx) (found []storage.So
 			                  FROM captured
 			                  JOIN {schema}.sync_changes c ON c.partition = captured.partition
 			                 WHERE c.tbl = $2::text
-			                 LIMIT $3::bigint) AS counted)`), captured{table: source.table}.prefix(), source.table, int64(storage.MaxCountedLogRows)).
+			                 LIMIT $3::bigint) AS counted)`), captured{table: source.table}.prefix(), source.table, int64(storage.MaxCountedLogRows),
+			source.function != nil && source.function.description.Column != "").
 			Scan(&state.Partitions, &state.LogRows)
 		if err != nil {
 			return nil, 0, translate(err, what)
