@@ -110,7 +110,7 @@ func appliersOfSuspend(schema *v1alpha1.SyncSchema) []string {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
 			continue // the fields of somebody else, in a form of their own: no reason to warn
 		}
 		if _, applies := fields.Spec["f:suspend"]; applies {
