@@ -23,7 +23,7 @@ test: ## Check that generated files are current, and run all tests against real 
 	./hack/test.sh
 
 .PHONY: generate
-generate: ## Write the deep-copy methods and the CRDs from the types in api/.
+generate: ## Write what is made from the Go sources: deep-copy methods, CRDs, the role, docs/api.md.
 	./hack/generate.sh
 
 .PHONY: fmt
@@ -44,6 +44,36 @@ verify: ## Fail if generate, fmt or go mod tidy would change anything, or a lint
 .PHONY: build
 build: ## Build the programs into bin/.
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+
+# The cluster of these targets is that of your kubeconfig. IMG is an image that its nodes can pull.
+IMG ?=
+
+.PHONY: dist
+dist: ## Write dist/install.yaml, the operator in one file, and dist/images.txt; IMG=... names the image.
+	mkdir -p dist
+	./hack/manifests.sh default $(IMG) > dist/install.yaml
+	awk '$$1 == "image:" {print $$2}' dist/install.yaml | sort -u > dist/images.txt
+
+.PHONY: install
+install: ## Install the custom resource definitions into the cluster.
+	kubectl apply --server-side -f config/crd/bases
+
+.PHONY: deploy
+deploy: ## Install the operator into the cluster, for all namespaces; IMG=... names its image.
+	./hack/manifests.sh default $(IMG) | kubectl apply --server-side -f -
+
+.PHONY: undeploy
+undeploy: ## Remove the operator from the cluster. SyncSchemas and their definitions stay, see docs/uninstall.md.
+	kubectl delete --ignore-not-found -k config/manager
+	kubectl delete --ignore-not-found -k config/rbac
+
+.PHONY: run
+run: ## Run the operator on this machine for the cluster; IMG=... names the image of its workers.
+	go run ./cmd/manager --leader-elect=false --log-format=text --metrics-bind-address=0 --worker-image=$(or $(IMG),syncbarrier)
+
+.PHONY: docker-build
+docker-build: ## Build the image, for amd64 and arm64, with docker buildx; IMG=... names it.
+	docker buildx build --platform linux/amd64,linux/arm64 -t $(or $(IMG),syncbarrier) .
 
 .PHONY: bench
 bench: ## Measure the speeds that docs/design.md promises, side by side.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests, against real database servers:
+# Runs the tests, against real database servers and a real Kubernetes API server:
 #
 #   hack/test.sh                  all packages, then the storage contract on the
 #                                 oldest and the newest PostgreSQL supported
@@ -25,6 +25,9 @@ if [ "$#" -gt 0 ]; then
 	exit
 fi
 
+# The tests of the operator start a Kubernetes API server, which is compiled here
+# where there is none.
+./hack/controlplane.sh
 go test "${flags[@]}" ./...
 
 # A -run that matches nothing succeeds, so ask first whether there is a contract.
