@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/clock"
@@ -25,21 +26,21 @@ import (
 // Annotations by which a person speaks to the operator (docs/design.md section 9).
 const (
 	// AnnotationApprove releases one plan: "<version>@<plan hash>".
-	AnnotationApprove = "syncbarrier.dev/approve"
+	AnnotationApprove = v1alpha1.AnnotationApprove
 	// AnnotationTakeOver names the owner to take the database schema over from: "<cluster>/<namespace>/<name>".
-	AnnotationTakeOver = "syncbarrier.dev/take-over"
+	AnnotationTakeOver = v1alpha1.AnnotationTakeOver
 	// AnnotationRetry asks for another attempt now: a time, RFC 3339, that differs from the one before.
-	AnnotationRetry = "syncbarrier.dev/retry"
+	AnnotationRetry = v1alpha1.AnnotationRetry
 )
 
-// SyncSchemaReconciler brings database schemas to their versions.
-//
 // +kubebuilder:rbac:groups=syncbarrier.dev,resources=syncschemas,verbs=get;list;watch
 // +kubebuilder:rbac:groups=syncbarrier.dev,resources=syncschemas/status,verbs=patch
 // +kubebuilder:rbac:groups=syncbarrier.dev,resources=backfillcheckpoints,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SyncSchemaReconciler brings database schemas to their versions.
 type SyncSchemaReconciler struct {
 	// Client reads through the manager's cache and writes.
 	Client client.Client
@@ -57,8 +58,14 @@ type SyncSchemaReconciler struct {
 	PullPolicy corev1.PullPolicy
 	// Jitter draws from 0 to 1; nil: at random.
 	Jitter func() float64
+	// Pods reads the pods that ask for the gate, Workloads says who made them; nil: nobody watches pods.
+	Pods      client.Reader
+	Workloads *Workloads
+	// Changed tells of SyncSchemas of which the gate or the pods changed; nil: nobody does.
+	Changed <-chan event.GenericEvent
 
 	attempts attempts
+	advices  advices
 	statuses statusWriter
 	gone     departures
 }
@@ -87,6 +94,7 @@ func (r *SyncSchemaReconciler) Reconcile(ctx context.Context, request ctrl.Reque
 	}
 	pass := r.begin(&object)
 	defer pass.end()
+	defer func() { r.advices.put(object.UID, pass.advice) }()
 	if err := r.run(ctx, pass); err != nil {
 		return ctrl.Result{}, fmt.Errorf("SyncSchema %s: %w", request.NamespacedName, err)
 	}
@@ -96,12 +104,12 @@ func (r *SyncSchemaReconciler) Reconcile(ctx context.Context, request ctrl.Reque
 // run goes through the phases. Looking is done in any case, so that the status shows what the database says; acting only as long as
 // nothing is in the way.
 func (r *SyncSchemaReconciler) run(ctx context.Context, pass *schemaPass) error {
-	for _, look := range []schemaPhase{r.translate, r.connect, r.observe} {
+	for _, look := range []schemaPhase{r.translate, r.connect, r.observe, r.seePods} {
 		if err := pass.take(look(ctx, pass)); err != nil {
 			return err
 		}
 	}
-	for _, act := range []schemaPhase{r.children, r.suspend, r.approve, r.migrate, r.openGate} {
+	for _, act := range []schemaPhase{r.children, r.suspend, r.approve, r.awaitPods, r.migrate, r.openGate} {
 		if pass.verdict != nil {
 			return nil
 		}
@@ -119,6 +127,7 @@ type schemaPhase func(ctx context.Context, pass *schemaPass) (*verdict, error)
 func (r *SyncSchemaReconciler) forget(name types.NamespacedName) {
 	for _, uid := range r.gone.take(name) {
 		r.attempts.forget(uid)
+		r.advices.forget(uid)
 		r.statuses.forget(uid)
 	}
 	forgetSchema(name.Namespace, name.Name, v1alpha1.KindSyncSchema)
@@ -140,12 +149,15 @@ func (r *SyncSchemaReconciler) resync() time.Duration {
 
 // SetupWithManager has the manager call Reconcile: for SyncSchemas whose spec or annotations changed, and for changes of their checkpoints.
 func (r *SyncSchemaReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	building := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.SyncSchema{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, statusWiped()))).
 		Watches(&v1alpha1.BackfillCheckpoint{}, handler.EnqueueRequestsFromMapFunc(schemaOfCheckpoint)).
-		WithOptions(options).
-		Complete(r)
+		WithOptions(options)
+	if r.Changed != nil {
+		building = building.WatchesRawSource(source.Channel(r.Changed, &handler.EnqueueRequestForObject{}))
+	}
+	return building.Complete(r)
 }
 
 // statusWiped lets updates through that took the status away: it is rebuilt at once.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/podgate"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -19,22 +20,29 @@ type schemaPass struct {
 	underway string   // the reason of what is being done, for errors without a class
 	verdict  *verdict // of the first phase that was in the way; nil: none yet
 
-	target      *storage.Target               // set by translate; nil: the spec cannot be right, or what it names is missing
-	checkpoints []v1alpha1.BackfillCheckpoint // of this schema, children and standalone ones; set by translate
-	lease       *Lease                        // set by connect; nil: no connection
-	status      *storage.Status               // set by observe; nil: the database could not be read
-	gate        *storage.ServeGate            // set by observe, for spec.version
-	plan        *v1alpha1.Plan                // set by approve while it waits
-	fenceBroken string                        // what is wrong with fence or guards; empty: nothing, or not looked at
-	events      []notice
+	target        *storage.Target               // set by translate; nil: the spec cannot be right, or what it names is missing
+	checkpoints   []v1alpha1.BackfillCheckpoint // of this schema, children and standalone ones; set by translate
+	lease         *Lease                        // set by connect; nil: no connection
+	status        *storage.Status               // set by observe; nil: the database could not be read
+	gate          *storage.ServeGate            // set by observe, for spec.version
+	plan          *v1alpha1.Plan                // set by approve while it waits
+	pods          *schemaPods                   // set by seePods; nil: nobody watches pods
+	advice        advice                        // what was said before, and is counted between passes
+	bypass        *podgate.Bypass               // a person's decision that holds now; nil: there is none
+	bypassedBy    string                        // the program that wrote it
+	bypassProblem string                        // why the annotation opens nothing
+	fenceBroken   string                        // what is wrong with fence or guards; empty: nothing, or not looked at
+	events        []notice
 }
 
 func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
 	before, _ := r.statuses.current(object, &object.Status).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
-	return &schemaPass{
+	pass := &schemaPass{
 		object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonMigrating,
-		attempt: r.attempts.get(object.UID, triggerOf(object)),
+		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Generation),
 	}
+	pass.seeBypass()
+	return pass
 }
 
 // triggerOf is what attempts are for: another spec, or a request of a person, makes an attempt due at once.

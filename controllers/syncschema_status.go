@@ -26,7 +26,7 @@ func (r *SyncSchemaReconciler) publish(ctx context.Context, pass *schemaPass) (c
 		return ctrl.Result{}, err
 	}
 	r.showMetrics(pass)
-	events := pass.events
+	events := slices.Concat(pass.events, pass.podEvents(after.Conditions))
 	if wrote && flip {
 		events = append(events, eventOfVerdict(pass.before.Conditions, *pass.verdict)...)
 	}
@@ -41,6 +41,9 @@ func (r *SyncSchemaReconciler) lookAgain(pass *schemaPass, again time.Duration) 
 	}
 	if again > 0 && again < after {
 		after = again
+	}
+	if pass.bypass != nil {
+		after = min(after, max(pass.bypass.Until.Sub(pass.now), time.Millisecond))
 	}
 	return after
 }
@@ -68,6 +71,9 @@ func (r *SyncSchemaReconciler) statusOf(pass *schemaPass) v1alpha1.SyncSchemaSta
 			Table: cut(blocker.Table, 63), HeldSeconds: blocker.HeldSeconds,
 		})
 	}
+	if pass.pods != nil {
+		out.Workloads, out.WorkloadsTotal = pass.pods.statusOfPods()
+	}
 	out.Conditions = pass.conditions()
 	return out
 }
@@ -93,6 +99,7 @@ func (p *schemaPass) conditions() []metav1.Condition {
 	if p.object.Spec.Suspend {
 		set.add(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "spec.suspend is true")
 	}
+	p.addPodConditions(set)
 	return set.over(p.before.Conditions, p.now)
 }
 

@@ -22,7 +22,7 @@ func (r *SyncSchemaReconciler) translate(ctx context.Context, pass *schemaPass) 
 	pass.checkpoints = all
 	spec := &pass.object.Spec
 	errs := manifest.Relations(spec)
-	if err := cutoverUnavailable(spec); err != nil {
+	if err := cutoverUnavailable(spec); err != nil && r.Pods == nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
@@ -40,13 +40,13 @@ func (r *SyncSchemaReconciler) translate(ctx context.Context, pass *schemaPass) 
 	return nil, nil
 }
 
-// cutoverUnavailable refuses what this version of the operator cannot do yet: to know that pods wait it has to watch pods.
+// cutoverUnavailable refuses what an operator that watches no pods cannot do: to know that pods wait.
 func cutoverUnavailable(spec *v1alpha1.SyncSchemaSpec) *field.Error {
 	if spec.EffectiveStrategy().Cutover != v1alpha1.CutoverWhenPodsWait {
 		return nil
 	}
 	return field.Invalid(field.NewPath("spec", "strategy", "cutover"), v1alpha1.CutoverWhenPodsWait,
-		"cutover WhenPodsWait is not available in this version of Syncbarrier; Automatic and OnApproval are")
+		"cutover WhenPodsWait is not available in an operator that watches no pods; Automatic and OnApproval are")
 }
 
 // readMigrations gives the SQL of the migrations that take it from ConfigMaps, by version. The parts are joined line by line.

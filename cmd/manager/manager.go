@@ -46,13 +46,17 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	databases := controllers.NewDatabases(openStore, clock.Real{})
-	if err := addControllers(ctx, mgr, databases, o); err != nil {
+	forGates := controllers.NewDatabases(openGateStore, clock.Real{})
+	if err := addControllers(ctx, mgr, databases, forGates, o); err != nil {
+		return err
+	}
+	if err := addWebhook(mgr, o); err != nil {
 		return err
 	}
 	failure := mgr.Start(ctx)
 	// A manager that lost its lease does not wait for its reconcilers, but they are cancelled. Their transactions get the time to be rolled
 	// back, rather than be left to the servers.
-	return errors.Join(failure, closeWithin(databases, rollbackTimeout))
+	return errors.Join(failure, closeWithin(databases, rollbackTimeout), closeWithin(forGates, rollbackTimeout))
 }
 
 // closeWithin closes the databases, or gives up when the time is over.
@@ -95,7 +99,7 @@ func newManager(config *rest.Config, o *options) (ctrl.Manager, error) {
 	graceful := shutdownTimeout
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cache.Options{DefaultNamespaces: watched(o.namespaces)},
+		Cache:  cache.Options{DefaultNamespaces: watched(o.namespaces), ByObject: gatedPods()},
 		// Read from the API server, always: a cache of these would need the right to list and watch them all.
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Pod{}, &corev1.Event{}, &corev1.Namespace{}},
@@ -147,7 +151,7 @@ func metricsOptions(o *options) metricsserver.Options {
 }
 
 // addControllers has the manager run the reconcilers.
-func addControllers(ctx context.Context, mgr ctrl.Manager, databases *controllers.Databases, o *options) error {
+func addControllers(ctx context.Context, mgr ctrl.Manager, databases, forGates *controllers.Databases, o *options) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	live := mgr.GetAPIReader()
@@ -169,5 +173,6 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, databases *controller
 		Cluster: cluster, Resync: o.resync, Image: image, PullPolicy: policy,
 	}
 	working := controller.Options{MaxConcurrentReconciles: o.workers}
-	return errors.Join(mgr.Add(databases), schemas.SetupWithManager(mgr, working), checkpoints.SetupWithManager(mgr, working))
+	gate := addGate(mgr, forGates, schemas, working, o) // before the SyncSchemas, which it tells of pods
+	return errors.Join(gate, mgr.Add(databases), schemas.SetupWithManager(mgr, working), checkpoints.SetupWithManager(mgr, working))
 }

@@ -27,8 +27,11 @@ type options struct {
 	retryPeriod     time.Duration
 
 	healthAddress  string
+	gateAddress    string
 	metricsAddress string
 	metricsOpen    bool
+
+	webhook webhookOptions
 
 	workerImage string
 	logFormat   string
@@ -68,6 +71,11 @@ func (o *options) register(flags *pflag.FlagSet) {
 		"where /metrics is served, by HTTPS, to whom the API server knows and allows (role syncbarrier-metrics-reader); 0 for nowhere")
 	flags.BoolVar(&o.metricsOpen, "metrics-open", false, "serve /metrics by HTTP to anybody who reaches it; only at an address of the loopback")
 
+	flags.StringVar(&o.gateAddress, "gate-bind-address", "0",
+		"where every replica answers, by HTTP and to anybody who reaches it, whether a version may serve: /gate/NAMESPACE/NAME?version=7, by habit at :8090; 0 for nowhere")
+
+	o.webhook.register(flags)
+
 	flags.StringVar(&o.workerImage, "worker-image", "", "image of the backfill workers; without it, that of the manager's own pod")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json, or text for people")
 	flags.IntVarP(&o.logLevel, "verbosity", "v", 0, "0 says what was done, higher says more")
@@ -99,6 +107,7 @@ func (o *options) check() error {
 	if o.logFormat != "json" && o.logFormat != "text" {
 		problems = append(problems, fmt.Errorf("--log-format is %q, neither json nor text", o.logFormat))
 	}
+	problems = append(problems, o.webhook.check(o.podNamespace))
 	return errors.Join(problems...)
 }
 

@@ -17,9 +17,18 @@ import (
 // The certificates of a connection come from Secrets, and the driver reads them from files, once, while the pool is opened. So they are in
 // a folder of this process alone for that long.
 func openStore(ctx context.Context, c controllers.Connection) (storage.Store, error) {
+	return openStoreOf(ctx, c, controllers.PoolConnections)
+}
+
+// openGateStore is the Opener of what only reads gates.
+func openGateStore(ctx context.Context, c controllers.Connection) (storage.Store, error) {
+	return openStoreOf(ctx, c, controllers.GateConnections)
+}
+
+func openStoreOf(ctx context.Context, c controllers.Connection, connections int32) (storage.Store, error) {
 	config := postgres.Config{
 		URL: string(c.URL), Schema: c.Schema, Pooler: c.Pooler,
-		MaxConnections: controllers.PoolConnections, ApplicationName: "syncbarrier-manager",
+		MaxConnections: connections, ApplicationName: "syncbarrier-manager",
 	}
 	if c.TLSCA == "" && c.TLSCert == "" && c.TLSKey == "" {
 		return openPostgres(ctx, config)

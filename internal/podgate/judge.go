@@ -191,7 +191,7 @@ func (r requirement) byDatabase() finding {
 	gate := r.facts.Gate.For(r.Version)
 	verdict := gate.Verdict()
 	if !verdict.Open {
-		return finding{reason: reasonOf(verdict.Reason), text: verdict.Message, final: r.sameDatabase() && shutsOut(gate)}
+		return finding{reason: ReasonOf(verdict.Reason), text: verdict.Message, final: r.sameDatabase() && shutsOut(gate)}
 	}
 	if verdict.Writable || r.Version >= gate.StoredVersion {
 		return finding{open: true, reason: v1alpha1.ReasonGateOpen, text: verdict.Message}
@@ -226,7 +226,8 @@ func shutsOut(gate storage.ServeGate) bool {
 	return gate.StoredVersion < gate.Running || gate.HistoryKnown && gate.Running < gate.MinReaderVersion
 }
 
-func reasonOf(reason storage.GateReason) string {
+// ReasonOf gives the reason of a pod condition for a verdict of the database.
+func ReasonOf(reason storage.GateReason) string {
 	if reason == storage.GateSchemaNotFound { // the database has no catalog yet: its barrier is still to come
 		return v1alpha1.ReasonMigrationPending
 	}

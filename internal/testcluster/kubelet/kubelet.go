@@ -88,6 +88,8 @@ func (k *Kubelet) seen(object any) {
 	switch {
 	case known && found.DeletionTimestamp != nil:
 		running.end(grace(found))
+	case known:
+		running.seeGates(found)
 	case !known && found.DeletionTimestamp == nil && found.Spec.NodeName == "" && found.Status.Phase == corev1.PodPending:
 		ctx, cancel := context.WithCancelCause(k.ctx)
 		p := &pod{kubelet: k, Pod: found.DeepCopy(), folder: filepath.Join(k.folder, string(found.UID)), ctx: ctx, cancel: cancel}

@@ -28,6 +28,10 @@ type pod struct {
 	mounts   map[string]string // volume to folder
 	statuses map[string]*corev1.ContainerState
 	deleted  bool
+	last     corev1.PodPhase                  // that was reported
+	gates    map[corev1.PodConditionType]bool // readiness gates whose condition is True
+
+	reporting sync.Mutex // statuses are written in the order in which they were
 }
 
 // ending is the cause of a pod's end, with the time that its processes get for it.
@@ -181,6 +185,8 @@ func (p *pod) phase() corev1.PodPhase {
 
 // report writes the status.
 func (p *pod) report(phase corev1.PodPhase) {
+	p.reporting.Lock()
+	defer p.reporting.Unlock()
 	status := p.status(phase)
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": status})
 	if err != nil {
@@ -196,13 +202,18 @@ func (p *pod) report(phase corev1.PodPhase) {
 func (p *pod) status(phase corev1.PodPhase) corev1.PodStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.last = phase
 	now := metav1.Now()
-	ready := corev1.ConditionFalse
+	started, ready := corev1.ConditionFalse, corev1.ConditionFalse
 	if phase == corev1.PodRunning {
-		ready = corev1.ConditionTrue
+		started = corev1.ConditionTrue
+		if p.gatesOpen() {
+			ready = corev1.ConditionTrue
+		}
 	}
 	status := corev1.PodStatus{Phase: phase, StartTime: &now, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now},
+		{Type: corev1.ContainersReady, Status: started, LastTransitionTime: now},
 		{Type: corev1.PodReady, Status: ready, LastTransitionTime: now},
 	}}
 	of := func(container corev1.Container) corev1.ContainerStatus {
@@ -217,6 +228,42 @@ func (p *pod) status(phase corev1.PodPhase) corev1.PodStatus {
 		status.ContainerStatuses = append(status.ContainerStatuses, of(container))
 	}
 	return status
+}
+
+// gatesOpen says whether the condition of every readiness gate is True. It is called with the lock held.
+func (p *pod) gatesOpen() bool {
+	for _, gate := range p.Spec.ReadinessGates {
+		if !p.gates[gate.ConditionType] {
+			return false
+		}
+	}
+	return true
+}
+
+// seeGates notes what others wrote about the pod's readiness gates, and reports readiness anew where that changed.
+func (p *pod) seeGates(found *corev1.Pod) {
+	gates := map[corev1.PodConditionType]bool{}
+	for _, condition := range found.Status.Conditions {
+		gates[condition.Type] = condition.Status == corev1.ConditionTrue
+	}
+	p.mu.Lock()
+	before := p.gatesOpen()
+	p.gates = gates
+	changed := before != p.gatesOpen() && p.last == corev1.PodRunning && !p.deleted
+	p.mu.Unlock()
+	if changed {
+		p.kubelet.done.Go(p.reportGates)
+	}
+}
+
+// reportGates writes readiness anew, unless the pod has ended since.
+func (p *pod) reportGates() {
+	p.mu.Lock()
+	running := p.last == corev1.PodRunning
+	p.mu.Unlock()
+	if running {
+		p.report(corev1.PodRunning)
+	}
 }
 
 // remove lets a deleted pod go, now or when its deletion comes.

@@ -1,0 +1,287 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// How fresh what is known of a gate is (docs/design.md section 8, "Freshness").
+const (
+	// hotGate is how often a gate is read while a pod waits for it or a checkpoint is open, coldGate how often otherwise.
+	hotGate  = 250 * time.Millisecond
+	coldGate = 30 * time.Second
+	// GateConnections is how many connections a pool for gates needs: its reads follow one another.
+	GateConnections = 1
+
+	readTimeout    = 3 * time.Second // of one read, connecting included
+	addressKept    = 5 * time.Second // how long an address from a Secret is used without reading the Secret again
+	wantedTogether = 2 * hotGate     // schemas of one database that were asked for within this time are read together
+)
+
+// Gates reads the serve gates of databases, on connections of its own, so that no barrier and no backfill is in its way. Whoever asks for a
+// schema soon after somebody else has the same answer; schemas of one database are read in one statement.
+type Gates struct {
+	// Live reads Secrets from the API server.
+	Live client.Reader
+	// Databases are for nothing but gates.
+	Databases *Databases
+	Clock     clock.Clock // nil: the real one
+
+	mu        sync.Mutex
+	addresses map[types.NamespacedName]gateAddress
+	databases map[poolKey]*gateDatabase
+}
+
+// GateRead is what a read of a gate gave. A read that failed says nothing of the one before it.
+type GateRead struct {
+	// Gate is for storage.AllVersions; nil: it could not be read, and Problem says why.
+	Gate    *storage.ServeGate
+	Problem string
+	// At is when the read began.
+	At time.Time
+}
+
+// Start closes idle connections until ctx ends, and then all of them. It is a Runnable of a manager.
+func (g *Gates) Start(ctx context.Context) error { return g.Databases.Start(ctx) }
+
+// NeedLeaderElection says that every replica reads gates: those that do not lead answer by HTTP.
+func (g *Gates) NeedLeaderElection() bool { return false }
+
+// gateAddress is the address of an object's database, as its Secrets had it.
+type gateAddress struct {
+	uid        types.UID
+	generation int64
+	connection Connection
+	at         time.Time
+}
+
+// gateDatabase is one database with the schemas in it that somebody asked for.
+type gateDatabase struct {
+	turn   chan struct{} // holds a token while nobody reads
+	mu     sync.Mutex
+	wanted map[string]time.Time
+	apart  map[string]bool // schemas that failed alone, so that they do not fail the others
+	reads  map[string]GateRead
+}
+
+// Read gives the gate of a SyncSchema, read less than maxAge ago.
+func (g *Gates) Read(ctx context.Context, object *v1alpha1.SyncSchema, maxAge time.Duration) GateRead {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	connection, err := g.address(ctx, object)
+	if err != nil {
+		return GateRead{Problem: err.Error(), At: g.now()}
+	}
+	read := g.database(connection).read(ctx, g, connection, maxAge)
+	if read.Gate == nil {
+		g.forgetAddress(client.ObjectKeyFromObject(object)) // its Secret may have changed
+	}
+	gateReads.WithLabelValues(outcomeOf(read)).Inc()
+	return read
+}
+
+func outcomeOf(read GateRead) string {
+	if read.Gate == nil {
+		return "failed"
+	}
+	return "read"
+}
+
+func (g *Gates) now() time.Time {
+	if g.Clock == nil {
+		return time.Now()
+	}
+	return g.Clock.Now()
+}
+
+// address resolves the address of an object's database, which at 250 ms is not asked of the API server each time.
+func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Connection, error) {
+	name, now := client.ObjectKeyFromObject(object), g.now()
+	g.mu.Lock()
+	known, ok := g.addresses[name]
+	g.mu.Unlock()
+	if ok && known.uid == object.UID && known.generation == object.Generation && now.Sub(known.at) < addressKept {
+		return known.connection, nil
+	}
+	connection, err := newResolver(g.Live, object.Namespace).connection(ctx, object.Spec.Database.Postgres)
+	if err != nil {
+		return Connection{}, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.addresses == nil {
+		g.addresses = map[types.NamespacedName]gateAddress{}
+	}
+	for other, kept := range g.addresses {
+		if now.Sub(kept.at) > poolIdle {
+			delete(g.addresses, other)
+		}
+	}
+	g.addresses[name] = gateAddress{uid: object.UID, generation: object.Generation, connection: connection, at: now}
+	return connection, nil
+}
+
+func (g *Gates) forgetAddress(name types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.addresses, name)
+}
+
+// database gives what is kept of the database that a connection leads to. Databases that nobody asked for in a while are forgotten.
+func (g *Gates) database(connection Connection) *gateDatabase {
+	key := connection.key()
+	key.schema = ""
+	now := g.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.databases == nil {
+		g.databases = map[poolKey]*gateDatabase{}
+	}
+	for other, kept := range g.databases {
+		if kept.idle(now) {
+			delete(g.databases, other)
+		}
+	}
+	known, ok := g.databases[key]
+	if !ok {
+		known = &gateDatabase{
+			turn: make(chan struct{}, 1), wanted: map[string]time.Time{}, apart: map[string]bool{}, reads: map[string]GateRead{},
+		}
+		known.turn <- struct{}{}
+		g.databases[key] = known
+	}
+	known.want(connection.Schema, now)
+	return known
+}
+
+func (d *gateDatabase) want(schema string, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted[schema] = now
+}
+
+func (d *gateDatabase) idle(now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, at := range d.wanted {
+		if now.Sub(at) < poolIdle {
+			return false
+		}
+	}
+	return true
+}
+
+// fresh gives the last read of a schema if it is young enough.
+func (d *gateDatabase) fresh(schema string, maxAge time.Duration, now time.Time) (GateRead, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	read, ok := d.reads[schema]
+	return read, ok && now.Sub(read.At) < maxAge
+}
+
+// read waits for its turn, and finds then that somebody else has read what it wants, or reads it.
+func (d *gateDatabase) read(ctx context.Context, g *Gates, connection Connection, maxAge time.Duration) GateRead {
+	if read, ok := d.fresh(connection.Schema, maxAge, g.now()); ok {
+		return read
+	}
+	asked := g.now()
+	select {
+	case <-d.turn:
+	case <-ctx.Done():
+		return GateRead{Problem: "the database does not answer in time", At: asked}
+	}
+	defer func() { d.turn <- struct{}{} }()
+	if read, ok := d.fresh(connection.Schema, max(maxAge, g.now().Sub(asked)), g.now()); ok {
+		return read
+	}
+	started := g.now()
+	for schema, read := range d.readAll(ctx, g, connection, d.together(connection.Schema, started)) {
+		read.At = started
+		d.mu.Lock()
+		d.reads[schema] = read
+		d.mu.Unlock()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reads[connection.Schema]
+}
+
+// together lists the schemas to be read in one statement with the one that is asked for.
+func (d *gateDatabase) together(schema string, now time.Time) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.apart[schema] {
+		return []string{schema}
+	}
+	schemas := []string{schema}
+	for other, at := range d.wanted {
+		if other != schema && !d.apart[other] && now.Sub(at) < wantedTogether {
+			schemas = append(schemas, other)
+		}
+	}
+	slices.Sort(schemas)
+	return schemas
+}
+
+// readAll reads schemas together, or, where one of them fails that, each alone. A server that does not answer is not asked again.
+func (d *gateDatabase) readAll(ctx context.Context, g *Gates, connection Connection, schemas []string) map[string]GateRead {
+	connection.Schema = schemas[0]
+	gates, err := g.readSchemas(ctx, connection, schemas)
+	reads := map[string]GateRead{}
+	if len(schemas) > 1 && err != nil && !unanswered(err) {
+		for _, schema := range schemas {
+			maps.Copy(reads, d.readAll(ctx, g, connection, []string{schema}))
+		}
+		return reads
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, schema := range schemas {
+		if err != nil {
+			reads[schema] = GateRead{Problem: err.Error()}
+			d.apart[schema] = !unanswered(err)
+			continue
+		}
+		reads[schema] = GateRead{Gate: &gates[i]}
+		delete(d.apart, schema)
+	}
+	return reads
+}
+
+// unanswered says that an error is about the server, and no answer to what was asked.
+func unanswered(err error) bool {
+	var left *waiting
+	return errors.As(err, &left) || storage.ClassOf(err).Retryable() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// readSchemas makes one read. A schema without our catalog is read by itself and has a gate that is closed.
+func (g *Gates) readSchemas(ctx context.Context, connection Connection, schemas []string) ([]storage.ServeGate, error) {
+	lease, err := g.Databases.Acquire(ctx, connection)
+	if err != nil {
+		return nil, err
+	}
+	defer lease.Release()
+	var gates []storage.ServeGate
+	if several, ok := lease.Store.(storage.ServeGatesOf); ok && len(schemas) > 1 {
+		gates, err = several.ReadServeGates(ctx, schemas)
+	} else {
+		gates = make([]storage.ServeGate, 1)
+		gates[0], err = lease.Store.ReadServeGate(ctx, storage.AllVersions)
+	}
+	if err != nil {
+		lease.Report(err)
+		return nil, err
+	}
+	return gates, nil
+}

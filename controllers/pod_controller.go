@@ -1,0 +1,273 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
+	"github.com/syncbarrier/syncbarrier/internal/podgate"
+)
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+
+// PodReconciler keeps the condition syncbarrier.dev/serve-gate of every pod that asks for it (docs/design.md section 8). One pass is over all
+// pods that require one SyncSchema, so that a hundred pods cost one read of its database. It writes that condition and nothing else.
+type PodReconciler struct {
+	// Client reads SyncSchemas through the manager's cache, and patches pods.
+	Client client.Client
+	// Pods reads the pods that have the label: a cache of StripPod.
+	Pods client.Reader
+	// Workloads says who made a pod.
+	Workloads *Workloads
+	Gates     *Gates
+	Events    events.EventRecorder // nil: none
+	Clock     clock.Clock          // nil: the real one
+	// Changed is told of SyncSchemas of which the gate or the pods changed; nil: nobody is.
+	Changed chan<- event.GenericEvent
+	// Jitter draws from 0 to 1; nil: at random.
+	Jitter func() float64
+
+	written podWrites
+	mu      sync.Mutex
+	told    map[types.NamespacedName]string
+}
+
+// podPass is what one pass over the pods of a SyncSchema has learned.
+type podPass struct {
+	name types.NamespacedName // of the SyncSchema; without a name: pods that require nothing that can be judged
+	now  time.Time
+	pods []judgedPod
+	all  []corev1.Pod // of the namespace
+	// facts are those of every SyncSchema that one of the pods requires, percent how many pods of the stored version withdraw older ones.
+	facts   map[string]podgate.Facts
+	percent map[string]int32
+	// wanted is spec.version of the SyncSchema of the pass, 0 without one.
+	wanted int64
+	ends   time.Time // of the first bypass to end
+}
+
+// judgedPod is a pod with the newest condition known of it and what it is to be.
+type judgedPod struct {
+	pod       *corev1.Pod
+	condition *corev1.PodCondition // nil: it has none yet
+	verdict   podgate.Verdict
+}
+
+// Reconcile makes one pass over the pods that require a SyncSchema.
+func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	pass := &podPass{name: request.NamespacedName, now: r.now()}
+	if err := r.find(ctx, pass); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.learn(ctx, pass); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.judge(ctx, pass)
+	err := r.writeAll(ctx, pass)
+	r.show(pass)
+	r.tell(pass)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("pods of SyncSchema %s: %w", request.NamespacedName, err)
+	}
+	return ctrl.Result{RequeueAfter: r.lookAgain(pass)}, nil
+}
+
+// find lists the pods of the pass.
+func (r *PodReconciler) find(ctx context.Context, pass *podPass) error {
+	pods, err := listPods(ctx, r.Pods, pass.name.Namespace)
+	if err != nil {
+		return err
+	}
+	pass.all = pods
+	for i := range pods {
+		for _, name := range schemasOfPod(&pods[i]) {
+			if name == pass.name {
+				pass.pods = append(pass.pods, judgedPod{pod: &pods[i], condition: r.written.current(&pods[i])})
+			}
+		}
+	}
+	return nil
+}
+
+// learn reads the gates of all SyncSchemas that the pods require, and of the one of the pass.
+func (r *PodReconciler) learn(ctx context.Context, pass *podPass) error {
+	names := map[string]bool{}
+	if pass.name.Name != "" {
+		names[pass.name.Name] = true
+	}
+	for _, judged := range pass.pods {
+		for _, name := range schemasOfPod(judged.pod) {
+			if name.Name != "" {
+				names[name.Name] = true
+			}
+		}
+	}
+	pass.facts, pass.percent = map[string]podgate.Facts{}, map[string]int32{}
+	var reads sync.WaitGroup
+	var mu sync.Mutex
+	for name := range names {
+		var object v1alpha1.SyncSchema
+		err := r.Client.Get(ctx, types.NamespacedName{Namespace: pass.name.Namespace, Name: name}, &object)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			reads.Wait()
+			return fmt.Errorf("read SyncSchema %s/%s: %w", pass.name.Namespace, name, err)
+		}
+		facts := factsOf(&object, pass.now)
+		pass.percent[name] = object.Spec.EffectiveGate().WithdrawAtPercent
+		if facts.Bypass != nil && (pass.ends.IsZero() || facts.Bypass.Until.Before(pass.ends)) {
+			pass.ends = facts.Bypass.Until
+		}
+		if name == pass.name.Name {
+			pass.wanted = int64(object.Spec.Version)
+		}
+		reads.Go(func() {
+			read := r.Gates.Read(ctx, &object, hotGate*4/5)
+			facts.Gate, facts.Problem = read.Gate, read.Problem
+			mu.Lock()
+			defer mu.Unlock()
+			pass.facts[name] = facts
+		})
+	}
+	reads.Wait()
+	return nil
+}
+
+// factsOf gives what an object says of its gate, before the database is read.
+func factsOf(object *v1alpha1.SyncSchema, now time.Time) podgate.Facts {
+	gate := object.Spec.EffectiveGate()
+	facts := podgate.Facts{Found: true, Mode: gate.Mode, Older: gate.OlderPods}
+	// One that cannot be read opens nothing; the SyncSchema's own pass says so.
+	facts.Bypass, _ = bypassOf(object, now)
+	return facts
+}
+
+// judge decides what the condition of each pod is to be.
+func (r *PodReconciler) judge(ctx context.Context, pass *podPass) {
+	of := func(schema string) podgate.Facts { return pass.facts[schema] }
+	superseded := r.superseded(ctx, pass)
+	for i := range pass.pods {
+		judged := &pass.pods[i]
+		facts := gateFacts(judged.pod, judged.condition)
+		facts.Superseded = superseded[judged.pod.UID]
+		judged.verdict = podgate.Judge(facts, of)
+	}
+}
+
+// lookAgain says when: soon while something waits for the database, rarely while pods serve, and not at all without pods.
+func (r *PodReconciler) lookAgain(pass *podPass) time.Duration {
+	var after time.Duration
+	if len(pass.pods) > 0 {
+		after = coldGate - time.Duration(draw(r.Jitter)*float64(coldGate)/5)
+	}
+	if pass.waits() {
+		after = hotGate
+	}
+	if !pass.ends.IsZero() {
+		if left := max(pass.ends.Sub(pass.now), time.Millisecond); after == 0 || left < after {
+			after = left
+		}
+	}
+	return after
+}
+
+// waits says whether a pod waits for what its database will show, or a checkpoint is open.
+func (p *podPass) waits() bool {
+	for _, judged := range p.pods {
+		switch judged.verdict.Reason {
+		case v1alpha1.ReasonMigrationPending, v1alpha1.ReasonBackfilling, v1alpha1.ReasonCheckpointMissing, v1alpha1.ReasonUnreachable,
+			v1alpha1.ReasonStandby:
+			return true
+		}
+	}
+	gate := p.facts[p.name.Name].Gate
+	return gate != nil && gate.PendingTotal > 0
+}
+
+// tell has the SyncSchema looked at whose gate or pods are not as they were.
+func (r *PodReconciler) tell(pass *podPass) {
+	if r.Changed == nil || pass.wanted == 0 {
+		return
+	}
+	state := pass.summary()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told[pass.name] == state {
+		return
+	}
+	object := &v1alpha1.SyncSchema{}
+	object.Namespace, object.Name = pass.name.Namespace, pass.name.Name
+	select {
+	case r.Changed <- event.GenericEvent{Object: object}:
+		if r.told == nil {
+			r.told = map[types.NamespacedName]string{}
+		}
+		r.told[pass.name] = state
+	default: // the next pass tells it
+	}
+}
+
+// summary is what of a pass shows in the status of its SyncSchema.
+func (p *podPass) summary() string {
+	gate := "unreachable"
+	if read := p.facts[p.name.Name].Gate; read != nil {
+		verdict := read.For(p.wanted).Verdict()
+		gate = string(verdict.Reason) + "/" + decimal(read.StoredVersion) + "/" + decimal(read.PendingTotal)
+	}
+	counts := map[string]int{}
+	for _, judged := range p.pods {
+		key := fmt.Sprint(requiredVersion(judged.pod, p.name.Name), carriesGate(judged.pod),
+			isTrue(podCondition(judged.pod, corev1.PodReady)), isTrue(podCondition(judged.pod, corev1.ContainersReady)), judged.verdict.Open)
+		counts[key]++
+	}
+	return gate + fmt.Sprint(counts) // maps are printed in the order of their keys
+}
+
+func (r *PodReconciler) now() time.Time {
+	if r.Clock == nil {
+		return time.Now()
+	}
+	return r.Clock.Now()
+}
+
+// SetupWithManager has the manager call Reconcile for the SyncSchemas that pods require. source gives the pods that have the label.
+func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("pods").
+		Watches(&v1alpha1.SyncSchema{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(
+			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(schemasOfObject)).
+		WithOptions(options).
+		Complete(r)
+}
+
+func schemasOfObject(_ context.Context, object client.Object) []reconcile.Request {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, name := range schemasOfPod(pod) {
+		requests = append(requests, reconcile.Request{NamespacedName: name})
+	}
+	return requests
+}

@@ -1,0 +1,58 @@
+package controllers
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// Metrics of the gate.
+var (
+	gatePods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_pods",
+		Help: "Pods that ask for the gate of a SyncSchema, by the reason of their condition.",
+	}, []string{labelNamespace, labelSchemaName, labelReason})
+	gateOrphans = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_orphaned_pods",
+		Help: "Pods that require a SyncSchema which their namespace does not have.",
+	}, []string{labelNamespace, labelSchemaName})
+	gateUngated = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_ungated_pods",
+		Help: "Pods that ask for the gate and run without it: they came while no webhook was there.",
+	}, []string{labelNamespace, labelSchemaName})
+	gateBypassed = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_bypassed",
+		Help: "1 while a person has opened the gate of a SyncSchema for a time.",
+	}, []string{labelNamespace, labelSchemaName})
+	gateReads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "syncbarrier_gate_reads_total",
+		Help: "Answers about gates by what became of them: read, or failed. One read may answer several.",
+	}, []string{labelOutcome})
+)
+
+func init() {
+	metrics.Registry.MustRegister(gatePods, gateOrphans, gateUngated, gateBypassed, gateReads)
+}
+
+// show keeps the series of a SyncSchema at what a pass saw.
+func (r *PodReconciler) show(pass *podPass) {
+	of := prometheus.Labels{labelNamespace: pass.name.Namespace, labelSchemaName: pass.name.Name}
+	for _, vector := range []*prometheus.GaugeVec{gatePods, gateOrphans, gateUngated, gateBypassed} {
+		vector.DeletePartialMatch(of)
+	}
+	facts := pass.facts[pass.name.Name]
+	if len(pass.pods) == 0 && !facts.Found {
+		return
+	}
+	ungated := 0
+	for _, judged := range pass.pods {
+		gatePods.WithLabelValues(pass.name.Namespace, pass.name.Name, judged.verdict.Reason).Inc()
+		if !carriesGate(judged.pod) {
+			ungated++
+		}
+	}
+	gateUngated.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(ungated))
+	gateBypassed.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(number(facts.Bypass != nil))
+	if !facts.Found && pass.name.Name != "" {
+		gateOrphans.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(len(pass.pods)))
+	}
+}

@@ -1,0 +1,152 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+)
+
+// patchesAtOnce is how many pods are written at a time.
+const patchesAtOnce = 20
+
+// podWrites remembers the conditions that were written last: the cache shows them only a little later, and until then the same write would be
+// made again.
+type podWrites struct {
+	mu   sync.Mutex
+	last map[types.UID]podWrite
+}
+
+type podWrite struct {
+	version   string // resourceVersion that the write led to
+	condition corev1.PodCondition
+	at        time.Time
+}
+
+// writesKept is how long a write is remembered: longer than a cache is behind, and than messages are held back for.
+const writesKept = time.Minute
+
+// current gives the newest condition known of a pod; nil: it has none.
+func (w *podWrites) current(pod *corev1.Pod) *corev1.PodCondition {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last, ok := w.last[pod.UID]; ok && newer(last.version, pod.ResourceVersion) {
+		return last.condition.DeepCopy()
+	}
+	return podCondition(pod, v1alpha1.ReadinessGate)
+}
+
+func (w *podWrites) remember(uid types.UID, write podWrite) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == nil {
+		w.last = map[types.UID]podWrite{}
+	}
+	for other, kept := range w.last {
+		if write.at.Sub(kept.at) > writesKept {
+			delete(w.last, other)
+		}
+	}
+	w.last[uid] = write
+}
+
+// due says whether a condition is to be written: at once where status or reason change or a proof does; a message that only says how far
+// things are at most every ten seconds.
+func (w *podWrites) due(judged judgedPod, now time.Time) bool {
+	was := judged.condition
+	if was == nil || isTrue(was) != judged.verdict.Open || was.Reason != judged.verdict.Reason {
+		return true
+	}
+	if was.Message == judged.verdict.Message {
+		return false
+	}
+	if judged.verdict.Reason == v1alpha1.ReasonGateOpen {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.last[judged.pod.UID]
+	return !ok || now.Sub(last.at) >= statusEvery
+}
+
+// writeAll patches the conditions that are not as they are to be.
+func (r *PodReconciler) writeAll(ctx context.Context, pass *podPass) error {
+	places := make(chan struct{}, patchesAtOnce)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failures []error
+	for _, judged := range pass.pods {
+		if !r.written.due(judged, pass.now) {
+			continue
+		}
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			if err := r.write(ctx, judged, pass.now); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures = append(failures, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failures...)
+}
+
+// write patches one condition, by its type and for the pod's UID, so that nothing else of the status is touched and no other pod is. A pod of
+// the same name that came since is refused with 422, or 409.
+func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Time) error {
+	condition := corev1.PodCondition{
+		Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: judged.verdict.Reason, Message: judged.verdict.Message,
+		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	if judged.verdict.Open {
+		condition.Status = corev1.ConditionTrue
+	}
+	if judged.condition != nil && judged.condition.Status == condition.Status {
+		condition.LastTransitionTime = judged.condition.LastTransitionTime
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": judged.pod.UID},
+		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the condition of pod %s: %w", judged.pod.Name, err)
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: judged.pod.Namespace, Name: judged.pod.Name}}
+	err = r.Client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body), client.FieldOwner(FieldManager))
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+		return nil // gone, or another pod: its own event brings us back
+	case err != nil:
+		return fmt.Errorf("write the condition of pod %s: %w", judged.pod.Name, err)
+	}
+	r.written.remember(judged.pod.UID, podWrite{version: patched.ResourceVersion, condition: condition, at: now})
+	r.announce(judged)
+	return nil
+}
+
+// announce tells of a condition that changed its status or reason.
+func (r *PodReconciler) announce(judged judgedPod) {
+	was, verdict := judged.condition, judged.verdict
+	if was != nil && isTrue(was) == verdict.Open && was.Reason == verdict.Reason {
+		return
+	}
+	e := notice{reason: verdict.Reason, action: "Gate", note: verdict.Message}
+	switch verdict.Reason {
+	case v1alpha1.ReasonVersionEdited, v1alpha1.ReasonRequirementMissing, v1alpha1.ReasonRequirementMalformed, v1alpha1.ReasonSchemaNotFound,
+		v1alpha1.ReasonReaderTooOld, v1alpha1.ReasonWriterBelowFence, v1alpha1.ReasonBypassed, v1alpha1.ReasonCheckpointMissing:
+		e.warning = true
+	}
+	emit(r.Events, judged.pod, []notice{e})
+}

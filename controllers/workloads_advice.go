@@ -1,0 +1,207 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+)
+
+// advices remembers, by object, what was said before a barrier and what is counted between passes. It only decides what is said again; losing
+// it costs a repeated event.
+type advices struct {
+	mu sync.Mutex
+	of map[types.UID]advice
+}
+
+type advice struct {
+	generation   int64
+	planned      bool
+	unversioned  []storage.UnversionedWriter // of the plan of this generation
+	warned       map[types.UID]bool          // workloads that were warned of
+	lateWarned   map[types.UID]bool          // workloads whose deadline was
+	waitingSince time.Time                   // for pods; zero: not
+	waitedLong   bool                        // said so
+	bypassTold   bool                        // that the annotation opens nothing
+	refusedKnown bool
+	refused      int64 // by the last read
+	refusedNew   int64 // since the operator looks
+	refusedAt    time.Time
+}
+
+// refusalsShown is how long a refused write is shown after the last one.
+const refusalsShown = 10 * time.Minute
+
+func (a *advices) get(uid types.UID, generation int64) advice {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known := a.of[uid]
+	if known.generation != generation || known.warned == nil {
+		known = advice{
+			generation: generation, warned: map[types.UID]bool{}, lateWarned: map[types.UID]bool{},
+			refusedKnown: known.refusedKnown, refused: known.refused, refusedNew: known.refusedNew, refusedAt: known.refusedAt,
+		}
+	}
+	return known
+}
+
+func (a *advices) put(uid types.UID, given advice) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of == nil {
+		a.of = map[types.UID]advice{}
+	}
+	a.of[uid] = given
+}
+
+func (a *advices) forget(uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.of, uid)
+}
+
+// countRefused notes how many writes the fence refused since the last look.
+func (a advice) countRefused(refused int64, now time.Time) advice {
+	if a.refusedKnown && refused > a.refused {
+		a.refusedNew += refused - a.refused
+		a.refusedAt = now
+	}
+	a.refused, a.refusedKnown = refused, true
+	return a
+}
+
+// unversionedWriters says who writes without a version, as far as it is known; empty: nobody.
+func (a advice) unversionedWriters(now time.Time) string {
+	var parts []string
+	for _, writer := range a.unversioned[:min(len(a.unversioned), maxNamedPods)] {
+		parts = append(parts, fmt.Sprintf("%d sessions of user %s, application %q, write to %s without a version",
+			writer.Sessions, writer.User, cut(writer.Application, 63), writer.Table))
+	}
+	if more := len(a.unversioned) - maxNamedPods; more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", more))
+	}
+	if a.refusedNew > 0 && now.Sub(a.refusedAt) < refusalsShown {
+		parts = append(parts, fmt.Sprintf("the fence refused %d writes for a missing or too low version, the last within the last %d minutes",
+			a.refusedNew, int(refusalsShown.Minutes())))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// warn tells, once for each version and before its barrier, what will be lost while new pods wait: on the SyncSchema and on the workload.
+func (r *SyncSchemaReconciler) warn(ctx context.Context, pass *schemaPass) {
+	for _, w := range pass.pods.unsafe() {
+		if pass.advice.warned[w.uid] {
+			continue
+		}
+		pass.advice.warned[w.uid] = true
+		r.tellBoth(pass, w, string(w.hold), fmt.Sprintf("%s; the barrier of version %d is still to come", w.holdText(), pass.target.Version))
+	}
+	if !pass.advice.planned && len(pass.pods.groups) > 0 {
+		r.planAhead(ctx, pass)
+	}
+}
+
+// planAhead asks once how long new pods are expected to wait, and who writes without a version. A plan that cannot be made is no matter of this
+// phase: the barrier says why.
+func (r *SyncSchemaReconciler) planAhead(ctx context.Context, pass *schemaPass) {
+	plan, err := pass.lease.Store.Plan(ctx, *pass.target)
+	if err != nil {
+		return
+	}
+	pass.advice.planned, pass.advice.unversioned = true, plan.Unversioned
+	for _, w := range pass.pods.workloads() {
+		deadline := time.Duration(w.deadline) * time.Second
+		if deadline == 0 || deadline >= plan.ExpectedPause || pass.advice.lateWarned[w.uid] {
+			continue
+		}
+		pass.advice.lateWarned[w.uid] = true
+		r.tellBoth(pass, w, "ProgressDeadline", fmt.Sprintf(
+			"%s %s has progressDeadlineSeconds %d, and new pods are expected to wait %d s: it will be reported as failed while it waits as intended",
+			w.kind, w.name, w.deadline, int64(plan.ExpectedPause.Seconds())))
+	}
+}
+
+// tellBoth tells of a workload on itself and on the SyncSchema, at once: it is to be known before the barrier begins.
+func (r *SyncSchemaReconciler) tellBoth(pass *schemaPass, w workload, reason, note string) {
+	warning := []notice{{warning: true, reason: reason, action: "Gate", note: note}}
+	emit(r.Events, pass.object, warning)
+	if w.object != nil {
+		emit(r.Events, w.object, warning)
+	}
+}
+
+// awaitPods warns of what is ahead, and, with cutover WhenPodsWait, keeps the barrier back until every workload has pods of the new version
+// that only the gate holds.
+func (r *SyncSchemaReconciler) awaitPods(ctx context.Context, pass *schemaPass) (*verdict, error) {
+	if pass.pods == nil {
+		return nil, nil
+	}
+	if pass.status.StoredVersion >= pass.target.Version {
+		pass.advice.unversioned = nil // the fence has an answer for them now
+		return nil, nil
+	}
+	r.warn(ctx, pass)
+	strategy := pass.object.Spec.EffectiveStrategy()
+	if strategy.Cutover != v1alpha1.CutoverWhenPodsWait {
+		return nil, nil
+	}
+	missing := pass.pods.notWaiting(pass.target.Version)
+	if missing == "" {
+		pass.advice.waitingSince = time.Time{}
+		return nil, nil
+	}
+	if pass.advice.waitingSince.IsZero() {
+		pass.advice.waitingSince = pass.now
+	}
+	long := pass.now.Sub(pass.advice.waitingSince) >= time.Duration(*strategy.WaitForPodsSeconds)*time.Second
+	if long && strategy.Type == v1alpha1.StrategyOnline {
+		return nil, nil
+	}
+	if long && !pass.advice.waitedLong {
+		pass.advice.waitedLong = true
+		emit(r.Events, pass.object, []notice{{warning: true, reason: v1alpha1.ReasonWaitingForPods, action: "Gate",
+			note: fmt.Sprintf("waited %d s, and goes on waiting: %s", *strategy.WaitForPodsSeconds, missing)}})
+	}
+	return reconciling(watchEvery, v1alpha1.ReasonWaitingForPods, "the barrier of version %d waits for pods of it: %s", pass.target.Version, missing), nil
+}
+
+// notWaiting says what is missing until the barrier of a version may begin; empty: nothing is. Each workload must have as many pods of the
+// version as its rollout can have at once, with all containers ready. One that would not serve meanwhile never may begin.
+func (p *schemaPods) notWaiting(version int64) string {
+	var parts []string
+	some := false
+	for _, w := range p.workloads() {
+		if w.hold == v1alpha1.HoldOutage {
+			parts = append(parts, w.holdText())
+			continue
+		}
+		started := p.started(w.uid, version)
+		need := max(w.atOnce, 1)
+		switch {
+		case started >= need:
+			some = true
+		case w.kind == "Pod" && started == 0: // an old pod that nobody made is replaced by nobody
+		default:
+			parts = append(parts, fmt.Sprintf("%s %s has %d of %d", w.kind, w.name, started, need))
+		}
+	}
+	if len(parts) == 0 && !some {
+		return "no pod of it runs"
+	}
+	return someOf(parts, maxNamedWorks)
+}
+
+func (p *schemaPods) started(uid types.UID, version int64) int32 {
+	for _, group := range p.groups {
+		if group.workload.uid == uid && group.version == version {
+			return group.started
+		}
+	}
+	return 0
+}
