@@ -92,6 +92,9 @@ func (c *clinic) text(ctx context.Context, query string) string {
 
 // rowsDone is how many rows the workers have filled, by the database's own count.
 func (c *clinic) rowsDone(ctx context.Context) int64 {
+	if c.number(ctx, `SELECT count(*) FROM pg_tables WHERE tablename = 'sync_backfill_progress'`) == 0 {
+		return 0
+	}
 	return c.number(ctx, `SELECT coalesce(sum(rows_done), 0)::bigint FROM sync_backfill_progress`)
 }
 
@@ -247,5 +250,15 @@ func (c *clinic) becomes(ctx context.Context, want string) {
 	Eventually(func() string {
 		object := c.schema(ctx)
 		return reason(object.Generation, object.Status.Conditions)
-	}).Should(Equal(want), "the operator's log:\n%s", c.log.Contents())
+	}).Should(Equal(want), func() string { return c.story(ctx) })
+}
+
+// story is what is known when something does not happen.
+func (c *clinic) story(ctx context.Context) string {
+	text := "the operator's log:\n" + string(c.log.Contents()) + "\nthe containers' logs:\n" + suite.kubelet.AllLogs()
+	output, err := suite.cluster.Kubectl("", "get", "syncschemas,backfillcheckpoints,jobs,pods", "-n", c.namespace, "-o", "yaml")
+	if err != nil {
+		return text + err.Error()
+	}
+	return text + output
 }

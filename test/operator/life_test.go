@@ -36,7 +36,7 @@ var _ = Describe("The whole life of a schema", func() {
 		Eventually(func() int64 { return c.number(ctx, `SELECT schema_version FROM sync_schema_meta`) }).Should(BeEquivalentTo(7))
 		Expect(c.commit(ctx, 6, 2)).To(MatchError(ContainSubstring("writer_fence_rejected")))
 		Expect(c.commit(ctx, 7, 3)).To(Succeed())
-		Eventually(func() int64 { return c.rowsDone(ctx) }).Should(BeNumerically(">", 0), "the operator's log:\n%s", c.log.Contents())
+		Eventually(func() int64 { return c.rowsDone(ctx) }).Should(BeNumerically(">", 0), func() string { return c.story(ctx) })
 		Expect(c.jobs(ctx)).To(HaveLen(1))
 		job := c.jobs(ctx)[0]
 		Expect(c.schema(ctx).Status.GateOpen).NotTo(HaveValue(BeTrue()))

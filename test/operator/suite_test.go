@@ -23,6 +23,7 @@ const (
 	operatorNamespace = "syncbarrier-system"
 	operatorAccount   = "syncbarrier-manager"
 	image             = "registry.example/syncbarrier:test"
+	ownImage          = "registry.example/backfill:7"
 	// buildBound bounds the building of both programs on a machine that has built nothing of them yet.
 	buildBound = 10 * time.Minute
 )
@@ -56,7 +57,8 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	suite.cluster.InstallOperator()
 	suite.cluster.StartControllers()
 	suite.kubelet = kubelet.Start(GinkgoTB(), suite.cluster.Admin(), kubelet.Images{
-		image: {"/syncbarrier": filepath.Join(programs, "syncbarrier")},
+		image:    {"/syncbarrier": filepath.Join(programs, "syncbarrier")},
+		ownImage: {"/bin/sh": "/bin/sh"},
 	})
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
