@@ -3,7 +3,7 @@ package gitops
 
 import "embed"
 
-// Files holds the health script for Argo CD and the health expressions for Flux.
+// Files holds the health script and the ignored differences for Argo CD, and the health expressions for Flux.
 //
-//go:embed argocd/health.lua flux/health.yaml flux/health-approval.yaml
+//go:embed argocd/health.lua argocd/ignore-differences.yaml flux/health.yaml flux/health-approval.yaml
 var Files embed.FS

@@ -10,9 +10,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
 )
 
-// The files of testdata are what we think that an API server gives. Here it gives them: each object is made, its status is written as
-// the operator writes it, what happened to it since then happens, and what is read back is judged.
-func TestObjectsOfARealAPIServerAreJudgedTheSame(t *testing.T) {
+func TestOnARealAPIServer(t *testing.T) {
 	cluster := testcluster.Start(t)
 	cluster.InstallCRDs()
 	if _, err := cluster.Kubectl("", "create", "namespace", "shop"); err != nil {
@@ -22,6 +20,13 @@ func TestObjectsOfARealAPIServerAreJudgedTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Run("every state is judged the same", func(t *testing.T) { judged(t, server) })
+	t.Run("what Argo CD applied is in sync", func(t *testing.T) { inSync(t, cluster, server) })
+}
+
+// judged: the files of testdata are what we think that an API server gives. Here it gives them: each object is made, its status is
+// written as the operator writes it, what happened to it since then happens, and what is read back is judged.
+func judged(t *testing.T, server client.Client) {
 	everyState(t, func(t *testing.T, written *unstructured.Unstructured, want verdicts) {
 		object := through(t, server, written)
 		computed, err := status.Compute(object)

@@ -87,7 +87,7 @@ spec:
 func TestTheComponentAddsTheHealthScriptToArgoCDsOwnSettings(t *testing.T) {
 	files := filesys.MakeFsInMemory()
 	onDisk := filesys.MakeFsOnDisk()
-	for _, name := range []string{"kustomization.yaml", "health.lua"} {
+	for _, name := range []string{"kustomization.yaml", "health.lua", "ignore-differences.yaml"} {
 		content, err := onDisk.ReadFile("../../config/gitops/argocd/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -113,6 +113,11 @@ data: {url: https://argo.example}
 	for kind := range expected {
 		is(t, "the script for "+kind, data["resource.customizations.health.syncbarrier.dev_"+kind], string(script))
 	}
+	differences, err := onDisk.ReadFile("../../config/gitops/argocd/ignore-differences.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is(t, "what is no difference", data["resource.customizations.ignoreDifferences.syncbarrier.dev_SyncSchema"], string(differences))
 }
 
 func TestTheHealthChecksAreAPatchForAFluxKustomization(t *testing.T) {
