@@ -231,6 +231,8 @@ func (e *environment) startManager(t *testing.T, pod int, args ...string) *manag
 		"--kubeconfig=" + kubeconfig, "--health-bind-address=" + m.health, "--metrics-bind-address=" + m.metrics, "--resync=5s",
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=500ms",
 	}, e.args...)
+	// Two managers on one machine cannot both have the webhook's port; a test of the webhook gives it another.
+	all = append(all, "--webhook-bind-address=0")
 	m.command = exec.Command(os.Args[0], append(all, args...)...)
 	m.command.Env = append(os.Environ(), asProgram+"=1", "POD_NAMESPACE="+systemNamespace, "POD_NAME="+e.pods[pod])
 	m.command.Stdout, m.command.Stderr = log, log
