@@ -22,7 +22,10 @@ func (a *activation) locksTables() bool {
 
 // lockTables keeps all writers of the sources and of the backfilled table out until COMMIT. Readers pass.
 func (a *activation) lockTables(ctx context.Context) error {
-	tables := append(a.plan.sourceTables(), a.plan.table.declared.Name)
+	tables := a.plan.sourceTables()
+	if target := a.plan.table.declared.Name; target != "" { // a program of the user's own fills what it likes
+		tables = append(tables, target)
+	}
 	slices.Sort(tables)
 	for _, table := range slices.Compact(tables) {
 		if err := a.lockOne(ctx, table, "LOCK TABLE "+a.store.tableSQL(table)+" IN SHARE ROW EXCLUSIVE MODE"); err != nil {
