@@ -84,7 +84,7 @@ func (l load) begin(b *bank) *running {
 				return
 			default:
 			}
-			once := l.run(b.ctx, b, b, "-T", "2")
+			once := l.run(b.ctx, b, b, "-T", "1")
 			r.total.add(once)
 			if once.code != 0 {
 				r.wrong = append(r.wrong, once.output)
