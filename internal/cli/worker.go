@@ -228,7 +228,7 @@ func (w *worker) done(ctx context.Context, store storage.Store) (done bool, err 
 		// While others scan, whoever ends the last range activates. With all ranges done, what is open of this share's rows was left here.
 		done = shareDone(claim, leases, progress.RangesDone < progress.RangesTotal)
 		if done {
-			w.log.Info("this share is done, others are at work", "activated", progress.Activated, "of", progress.Total)
+			w.log.Info("this share is done, others are at work", "activated", progress.Activated, "partitions", progress.Total)
 		}
 		return nil
 	})

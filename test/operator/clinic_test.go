@@ -182,6 +182,12 @@ func (c *clinic) apply(manifest string) {
 // startOperator starts the manager with the rights of its ServiceAccount.
 func (c *clinic) startOperator() {
 	GinkgoHelper()
+	c.startOperatorOf(image)
+}
+
+// startOperatorOf starts one whose workers have a certain image.
+func (c *clinic) startOperatorOf(image string) {
+	GinkgoHelper()
 	kubeconfig := suite.cluster.Kubeconfig("manager", suite.cluster.ServiceAccount(operatorNamespace, operatorAccount))
 	c.operator = exec.Command(suite.manager, "--kubeconfig", kubeconfig, "--namespaces", c.namespace, "--worker-image", image, "--resync=5s",
 		"--leader-election-namespace", operatorNamespace, "--health-bind-address=0", "--metrics-bind-address=0")

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -90,6 +91,62 @@ var _ = Describe("A worker", func() {
 		Expect(c.number(ctx, `SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(Equal(epoch + 1))
 		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm = '1'`)).To(BeEquivalentTo(rows))
 	}, SpecTimeout(4*time.Minute))
+
+	It("that is one of several does its share, also when their number changes while they work", func(ctx context.Context) {
+		c := underWay(ctx, counting+", parallelism: 1", "")
+		job := c.jobs(ctx)[0]
+		c.apply(c.manifest(7, counting+", parallelism: 3", ""))
+		var next batchv1.Job
+		Eventually(func() bool {
+			jobs := c.jobs(ctx)
+			if len(jobs) == 1 {
+				next = jobs[0]
+			}
+			return next.UID != "" && next.UID != job.UID
+		}).Should(BeTrue())
+		Expect(*next.Spec.Completions).To(BeEquivalentTo(3))
+		Eventually(func() int { return len(c.pods(ctx)) }).Should(BeNumerically(">=", 3))
+		c.theEnd(ctx)
+		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm = '1'`)).To(BeEquivalentTo(rows))
+		Eventually(func() int32 {
+			Expect(suite.admin.Get(ctx, client.ObjectKeyFromObject(&next), &next)).To(Succeed())
+			return next.Status.Succeeded
+		}).Should(BeEquivalentTo(3), "each index ends well")
+	}, SpecTimeout(3*time.Minute))
+
+	It("that loses its claim ends and leaves nothing behind; the next Job has a claim of its own", func(ctx context.Context) {
+		c := underWay(ctx, counting, "")
+		job, pod := c.jobs(ctx)[0], c.runningPod(ctx)
+		taken, err := exec.CommandContext(ctx, c.program(), "checkpoint", "claim", "title-norm", "--database", c.dsn).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(taken))
+		Eventually(func() string { return suite.kubelet.Logs(pod.UID) }).Should(ContainSubstring(`"exitCode":10`))
+		Eventually(func() bool {
+			for _, found := range c.jobs(ctx) {
+				if found.UID != job.UID {
+					return true
+				}
+			}
+			return false
+		}).Should(BeTrue())
+		c.theEnd(ctx)
+		Expect(c.number(ctx, `SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(BeEquivalentTo(3))
+		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm = '1'`)).To(BeEquivalentTo(rows))
+		Expect(c.rowsDone(ctx)).To(BeEquivalentTo(rows))
+	}, SpecTimeout(3*time.Minute))
+
+	It("of the operator before it is left to finish its work", func(ctx context.Context) {
+		c := underWay(ctx, counting, "")
+		job := c.jobs(ctx)[0]
+		c.stopOperator()
+		c.startOperatorOf("registry.example/syncbarrier:next")
+		done := c.rowsDone(ctx)
+		Eventually(func() int64 { return c.rowsDone(ctx) }).Should(BeNumerically(">", done))
+		c.theEnd(ctx)
+		jobs := c.jobs(ctx)
+		Expect(jobs).To(HaveLen(1))
+		Expect(jobs[0].UID).To(Equal(job.UID))
+		Expect(jobs[0].Spec.Template.Spec.Containers[0].Image).To(Equal(image))
+	}, SpecTimeout(3*time.Minute))
 
 	It("takes a rotated password from its mounted Secret and keeps its pod", func(ctx context.Context) {
 		c := underWay(ctx, lower(100), "")
