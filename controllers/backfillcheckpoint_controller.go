@@ -23,10 +23,10 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/clock"
 )
 
+// +kubebuilder:rbac:groups=syncbarrier.dev,resources=backfillcheckpoints/status,verbs=patch
+
 // BackfillCheckpointReconciler brings checkpoints to their activation: it declares those that users wrote, claims them, and makes the Jobs
 // that do the work. Whether the work is done it reads from the database, never from a Job.
-//
-// +kubebuilder:rbac:groups=syncbarrier.dev,resources=backfillcheckpoints/status,verbs=patch
 type BackfillCheckpointReconciler struct {
 	// Client reads through the manager's cache and writes.
 	Client client.Client

@@ -18,6 +18,9 @@ import (
 // findSchema reads the SyncSchema that the checkpoint belongs to, and refuses a standalone checkpoint that does not fit it.
 func (r *BackfillCheckpointReconciler) findSchema(ctx context.Context, pass *checkpointPass) (*verdict, error) {
 	name := pass.object.Spec.SchemaRef.Name
+	if err := checkName(v1alpha1.KindSyncSchema, name); err != nil {
+		return nil, err
+	}
 	var schema v1alpha1.SyncSchema
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: pass.object.Namespace, Name: name}, &schema)
 	switch {

@@ -87,6 +87,9 @@ func judge(err error, underway string) *verdict {
 		return reconciling(cmp.Or(wait.after, defaultRetry), wait.reason, "%s", wait.message)
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconciling(defaultRetry, underway, "the namespace is being deleted, so nothing is made in it any more")
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		// The API server refuses what we make of the spec: one that was stored under another definition may hold anything.
+		return stalled(v1alpha1.ReasonInvalidSpec, "%s", err)
 	case !errors.As(err, &refused):
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return reconciling(defaultRetry, v1alpha1.ReasonCancelled, "%s", err)
