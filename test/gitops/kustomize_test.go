@@ -1,6 +1,8 @@
 package gitops
 
 import (
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,12 +30,6 @@ func TestKustomizeFollowsNamesIntoOurKinds(t *testing.T) {
 
 	requires, _, _ := unstructured.NestedString(deployment.Object, "spec", "template", "metadata", "annotations", "syncbarrier.dev/requires")
 	is(t, "what the pods ask for", requires, "north-clinic=7")
-	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "initContainers")
-	environment, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")
-	version := environment[0].(map[string]any)["value"]
-	if version != "7" {
-		t.Errorf("the gate waits for version %#v, want the string 7", version)
-	}
 }
 
 func TestKustomizeFollowsEveryReferenceThatOurKindsHave(t *testing.T) {
@@ -139,6 +135,45 @@ spec: {interval: 10m, timeout: 6h, path: ./schema, prune: true, sourceRef: {kind
 		checks, _, _ := unstructured.NestedSlice(patched.Object, "spec", "healthCheckExprs")
 		if len(checks) != kinds || patched.GetName() != "clinic-schema" {
 			t.Errorf("%s: the patched Kustomization is %v", file, patched.Object)
+		}
+	}
+}
+
+func TestTheOperatorAnswersByHTTPWithItsComponent(t *testing.T) {
+	config, err := filepath.Abs("../../config")
+	must(t, err)
+	folder := t.TempDir()
+	up, err := filepath.Rel(folder, config)
+	must(t, err)
+	onDisk := filesys.MakeFsOnDisk()
+	write(t, onDisk, filepath.Join(folder, "kustomization.yaml"), "resources: ["+up+"/default]\ncomponents: ["+up+"/gitops/http-gate]\n")
+	built := build(t, onDisk, folder)
+
+	containers, _, _ := unstructured.NestedSlice(only(t, built, "Deployment").Object, "spec", "template", "spec", "containers")
+	manager := containers[0].(map[string]any)
+	arguments, _, _ := unstructured.NestedStringSlice(manager, "args")
+	if !slices.Contains(arguments, "--gate-bind-address=:8090") {
+		t.Errorf("the manager is called with %v", arguments)
+	}
+	ports, _, _ := unstructured.NestedSlice(manager, "ports")
+	offered := map[any]any{}
+	for _, port := range ports {
+		offered[port.(map[string]any)["name"]] = port.(map[string]any)["containerPort"]
+	}
+	if offered["gate"] != int64(8090) {
+		t.Errorf("the manager has the ports %v", offered)
+	}
+	// A NetworkPolicy closes what it does not name: each other port of the manager is named.
+	rules, _, _ := unstructured.NestedSlice(only(t, built, "NetworkPolicy").Object, "spec", "ingress")
+	open := map[any]bool{}
+	for _, rule := range rules {
+		for _, port := range rule.(map[string]any)["ports"].([]any) {
+			open[port.(map[string]any)["port"]] = true
+		}
+	}
+	for name, number := range offered {
+		if !open[name] && !open[number] {
+			t.Errorf("the NetworkPolicy closes the port %v (%v)", name, number)
 		}
 	}
 }
