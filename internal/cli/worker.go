@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -129,17 +131,18 @@ func (w *worker) pause(ctx context.Context, try int, why error) error {
 	return nil
 }
 
-// identify tells contents of an address apart, certificates included, without keeping them readable.
+// identify tells addresses apart by their contents, certificates included, and holds nothing of them.
 func identify(address Address) string {
-	text := fmt.Sprintf("%+v", address)
+	hash := sha256.New()
+	_, _ = fmt.Fprintf(hash, "%+v", address) // a hash never fails to be written to
 	for _, file := range []string{address.TLSCA, address.TLSCert, address.TLSKey} {
 		if file == "" {
 			continue
 		}
 		content, err := os.ReadFile(file)
-		text += fmt.Sprintf("|%x %v", content, err)
+		_, _ = fmt.Fprintf(hash, "|%x %v", content, err)
 	}
-	return text
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // moved says whether the address is another one than the one that was opened.
