@@ -147,6 +147,12 @@ func (b *bank) count(sql string, arguments ...any) (count int64) {
 	return count
 }
 
+// deadlocks is how many the server has found in this database, in the program or in us.
+func (b *bank) deadlocks() int64 {
+	b.Helper()
+	return b.count(`SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`)
+}
+
 // wantCovered expects so many activations, each with nothing wrong at its commit, and nothing wrong or unfilled now.
 func (b *bank) wantCovered(activations int64) {
 	b.Helper()
