@@ -144,6 +144,8 @@ In a cluster, where the operator does the work, it shows SyncSchemas and speaks 
   kubectl syncbarrier status              all SyncSchemas of the namespace; with a name: one, with its backfills
   kubectl syncbarrier watch clinic        follow it until it is Ready, or a person must act
   kubectl syncbarrier approve clinic      release the plan that it waits with
+  kubectl syncbarrier why POD             why a pod is Ready, or is not
+  kubectl syncbarrier bypass clinic       open its gate for pods until a time, by decision and not by proof
 
 Exit codes:
   0  done, or the gate is open        20 InvalidSpec          26 Conflict
@@ -190,6 +192,7 @@ func (p *Program) command() *cobra.Command {
 		p.planCommand(), p.applyCommand(), p.statusCommand(), p.gateCommand(), p.backfillCommand(), p.checkpointCommand(),
 		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(), p.installCommand(),
 		p.watchCommand(), p.suspendCommand(), p.resumeCommand(), p.retryCommand(), p.approveCommand(),
+		p.whyCommand(), p.bypassCommand(),
 	)
 	return root
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,7 +87,7 @@ func (p *Program) openCluster(ctx context.Context, f clusterFlags) (context.Cont
 	}
 	config.UserAgent = fieldManager + "/" + p.Version
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, nil, nil, fmt.Errorf("know the kinds of %s: %w", v1alpha1.GroupVersion, err)
 	}
 	made, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
@@ -127,6 +128,14 @@ func (c *cluster) checkpoints(ctx context.Context, schema *v1alpha1.SyncSchema) 
 func (c *cluster) annotate(ctx context.Context, schema *v1alpha1.SyncSchema, key, value string) error {
 	was := schema.DeepCopy()
 	metav1.SetMetaDataAnnotation(&schema.ObjectMeta, key, value)
+	err := c.client.Patch(ctx, schema, client.MergeFrom(was), client.FieldOwner(fieldManager))
+	return clusterFailure(fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
+}
+
+// removeAnnotation takes one annotation of a SyncSchema away.
+func (c *cluster) removeAnnotation(ctx context.Context, schema *v1alpha1.SyncSchema, key string) error {
+	was := schema.DeepCopy()
+	delete(schema.Annotations, key)
 	err := c.client.Patch(ctx, schema, client.MergeFrom(was), client.FieldOwner(fieldManager))
 	return clusterFailure(fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
 }

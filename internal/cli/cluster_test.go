@@ -49,6 +49,8 @@ func TestInACluster(t *testing.T) {
 		"suspend and resume change spec.suspend and nothing else":                 suspendAndResume,
 		"suspend warns where somebody applies the field too":                      suspendWarns,
 		"retry writes the time of the request":                                    retryWrites,
+		"why says what the pod says":                                              whyAsksThePod,
+		"bypass writes until when and why, and takes it back":                     bypassDecides,
 		"watch says each thing once and ends when the object is Ready":            watchEndsReady,
 		"watch ends with the exit code of the reason when a person must act":      watchEndsStalled,
 		"watch gives up after its time":                                           watchGivesUp,

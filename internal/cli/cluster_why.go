@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+)
+
+// whyOutput is what `why` says of a pod.
+type whyOutput struct {
+	Reason    string `json:"reason"`
+	Message   string `json:"message"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Ready is the pod's own condition, Held says that the serve gate, or the start gate, keeps it from serving.
+	Ready bool `json:"ready"`
+	Held  bool `json:"held"`
+}
+
+func (p *Program) whyCommand() *cobra.Command {
+	var f clusterFlags
+	cmd := &cobra.Command{
+		Use:   "why POD",
+		Short: "In a cluster: say in one sentence why a pod is Ready, or is not",
+		Long: `Reads a pod and says in one sentence whether the serve gate holds it, and what it waits for; or that something else does. It
+reads the pod alone: what it says of the database is what the operator wrote last, with the version and the database that it was about.`,
+		Example: "  kubectl syncbarrier why clinic-7d4b9c6f5-x2x8k -n shop",
+		Args:    cobra.ExactArgs(1),
+	}
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, c, end, err := p.openCluster(cmd.Context(), f)
+		if err != nil {
+			return err
+		}
+		defer end()
+		pod, err := c.pod(ctx, strings.TrimPrefix(args[0], "pod/"))
+		if err != nil {
+			return err
+		}
+		out := why(pod)
+		return p.print(out, func(w io.Writer) { _, _ = fmt.Fprintln(w, out.Message) })
+	}
+	return cmd
+}
+
+// pod reads one pod.
+func (c *cluster) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, pod)
+	if apierrors.IsNotFound(err) {
+		return nil, &clusterError{"NotFound", exitOther, fmt.Errorf("namespace %s has no pod %q; kubectl get pods -n %s lists them", c.namespace, name, c.namespace)}
+	}
+	return pod, clusterFailure(fmt.Sprintf("read pod %s/%s", c.namespace, name), err)
+}
+
+// why says in one sentence why a pod is Ready, or is not.
+func why(pod *corev1.Pod) whyOutput {
+	out := whyOutput{Namespace: pod.Namespace, Name: pod.Name, Ready: conditionOf(pod, corev1.PodReady).Status == corev1.ConditionTrue}
+	gate := conditionOf(pod, v1alpha1.ReadinessGate)
+	say := func(reason string, held bool, format string, arguments ...any) whyOutput {
+		out.Reason, out.Held = reason, held
+		out.Message = pod.Name + " " + fmt.Sprintf(format, arguments...)
+		return out
+	}
+	asks, gated := pod.Labels[v1alpha1.LabelGate] == v1alpha1.GateEnabled, carriesServeGate(pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return say("Terminating", false, "is being deleted")
+	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
+		return say("Ended", false, "has ended: %s", pod.Status.Phase)
+	case hasStartGate(pod):
+		return say("StartGate", true, "is not scheduled: its start gate waits until the database is migrated to what it requires, %s%s", requirementOf(pod), sentence(gate))
+	case !gated && asks:
+		return say(v1alpha1.ReasonPodsWithoutGate, false,
+			"asks for the serve gate and was created without it, so nothing of Syncbarrier holds it; delete it, and the one that replaces it gets the gate%s", others(pod, out.Ready))
+	case !gated:
+		return say("NotGated", false, "does not ask for the serve gate (label %s: %s), so nothing of Syncbarrier holds it%s",
+			v1alpha1.LabelGate, v1alpha1.GateEnabled, others(pod, out.Ready))
+	case !asks:
+		return say("NotGated", true, "carries the serve gate and lacks the label %s: %s, without which the operator does not look at it", v1alpha1.LabelGate, v1alpha1.GateEnabled)
+	case gate.Status == "":
+		return say("NotJudged", true, "waits for the operator, which has not judged it yet; kubectl syncbarrier status shows whether it works")
+	case gate.Status != corev1.ConditionTrue:
+		return say(gate.Reason, true, "is held by the serve gate%s", sentence(gate))
+	default:
+		return say(gate.Reason, false, "is let in by the serve gate%s%s", sentence(gate), others(pod, out.Ready))
+	}
+}
+
+// sentence is a condition's reason and message, as the end of a sentence.
+func sentence(condition corev1.PodCondition) string {
+	if condition.Reason == "" {
+		return ""
+	}
+	return ": " + reasonAndMessage(condition.Reason, strings.TrimSuffix(condition.Message, "."))
+}
+
+// others says what else keeps a pod from being Ready.
+func others(pod *corev1.Pod, ready bool) string {
+	if ready {
+		return "; it is Ready"
+	}
+	var waits []string
+	types := []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType != v1alpha1.ReadinessGate {
+			types = append(types, gate.ConditionType)
+		}
+	}
+	for _, conditionType := range types {
+		if condition := conditionOf(pod, conditionType); condition.Status != corev1.ConditionTrue {
+			waits = append(waits, string(conditionType)+sentence(condition))
+			if conditionType == corev1.PodScheduled || conditionType == corev1.PodInitialized {
+				break // what comes after it cannot be true yet
+			}
+		}
+	}
+	if len(waits) == 0 {
+		return "; the kubelet is about to make it Ready"
+	}
+	return "; it is not Ready for want of " + strings.Join(waits, ", ")
+}
+
+// conditionOf is a condition of a pod; without one its status is empty.
+func conditionOf(pod *corev1.Pod, conditionType corev1.PodConditionType) corev1.PodCondition {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == conditionType {
+			return condition
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+func carriesServeGate(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: v1alpha1.ReadinessGate})
+}
+
+func hasStartGate(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.StartGate})
+}
+
+func requirementOf(pod *corev1.Pod) string {
+	if text := strings.TrimSpace(pod.Annotations[v1alpha1.AnnotationRequires]); text != "" {
+		return text
+	}
+	return "which it does not name (" + v1alpha1.AnnotationRequires + ")"
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// gatedPod is a pod that asks for the gate, has it, and runs.
+func gatedPod(change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "clinic-x", Labels: map[string]string{"syncbarrier.dev/gate": "enabled"},
+			Annotations: map[string]string{"syncbarrier.dev/requires": "clinic=7"},
+		},
+		Spec: corev1.PodSpec{
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "syncbarrier.dev/serve-gate"}},
+			Containers:     []corev1.Container{{Name: "app", Image: "clinic:7"}},
+		},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
+			{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+		}},
+	}
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+// says sets a condition of a pod.
+func says(conditionType corev1.PodConditionType, status corev1.ConditionStatus, reason, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		condition := corev1.PodCondition{Type: conditionType, Status: status, Reason: reason, Message: message}
+		for i := range pod.Status.Conditions {
+			if pod.Status.Conditions[i].Type == conditionType {
+				pod.Status.Conditions[i] = condition
+				return
+			}
+		}
+		pod.Status.Conditions = append(pod.Status.Conditions, condition)
+	}
+}
+
+func ungated(pod *corev1.Pod)    { pod.Spec.ReadinessGates = nil }
+func unlabelled(pod *corev1.Pod) { pod.Labels = nil }
+
+var whyCases = map[string]struct {
+	pod         *corev1.Pod
+	reason      string
+	held, ready bool
+	message     string
+}{
+	"held by the gate": {
+		gatedPod(says("syncbarrier.dev/serve-gate", "False", "Backfilling", "clinic=7: not activated: checkpoint \"name-search\".")), "Backfilling", true, false,
+		"clinic-x is held by the serve gate: Backfilling: clinic=7: not activated: checkpoint \"name-search\"",
+	},
+	"let in, and Ready": {
+		gatedPod(says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), says("Ready", "True", "", "")), "GateOpen", false, true,
+		"clinic-x is let in by the serve gate: GateOpen: proven; it is Ready",
+	},
+	"let in, and another gate waits": {
+		gatedPod(says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), func(p *corev1.Pod) {
+			p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: "a.example/b"})
+		}), "GateOpen", false, false,
+		"clinic-x is let in by the serve gate: GateOpen: proven; it is not Ready for want of a.example/b",
+	},
+	"let in, and a container is not ready": {
+		gatedPod(says("syncbarrier.dev/serve-gate", "True", "Bypassed", "a person"), says("ContainersReady", "False", "ContainersNotReady", "app")), "Bypassed", false, false,
+		"clinic-x is let in by the serve gate: Bypassed: a person; it is not Ready for want of ContainersReady: ContainersNotReady: app",
+	},
+	"not scheduled for another reason": {
+		gatedPod(ungated, unlabelled, says("PodScheduled", "False", "Unschedulable", "no node"), says("ContainersReady", "False", "", "")), "NotGated", false, false,
+		"clinic-x does not ask for the serve gate (label syncbarrier.dev/gate: enabled), so nothing of Syncbarrier holds it; it is not Ready for want of PodScheduled: Unschedulable: no node",
+	},
+	"asked and created without": {
+		gatedPod(ungated, says("Ready", "True", "", "")), "PodsWithoutGate", false, true, "created without it",
+	},
+	"a gate without the label": {gatedPod(unlabelled), "NotGated", true, false, "lacks the label"},
+	"not judged":               {gatedPod(), "NotJudged", true, false, "waits for the operator"},
+	"the start gate": {
+		gatedPod(says("syncbarrier.dev/serve-gate", "False", "MigrationPending", "at 6"), func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "syncbarrier.dev/start-gate"}}
+		}), "StartGate", true, false,
+		"clinic-x is not scheduled: its start gate waits until the database is migrated to what it requires, clinic=7: MigrationPending: at 6",
+	},
+	"ended":       {gatedPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "Ended", false, false, "has ended: Failed"},
+	"terminating": {gatedPod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), "Terminating", false, false, "being deleted"},
+}
+
+func TestWhyAPodIsReadyOrIsNot(t *testing.T) {
+	for name, c := range whyCases {
+		t.Run(name, func(t *testing.T) {
+			got := why(c.pod)
+			if got.Reason != c.reason || got.Held != c.held || got.Ready != c.ready {
+				t.Errorf("got %+v, want %s, held %t, ready %t", got, c.reason, c.held, c.ready)
+			}
+			if !strings.Contains(got.Message, c.message) || strings.Count(got.Message, ". ") > 0 {
+				t.Errorf("it says %q, want one sentence with %q", got.Message, c.message)
+			}
+		})
+	}
+}
+
+// whyAsksThePod and bypassDecides are parts of TestInACluster.
+func whyAsksThePod(t *testing.T, u *person) {
+	pod := gatedPod()
+	pod.Namespace, pod.Status = u.namespace, corev1.PodStatus{}
+	if err := u.admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	says("syncbarrier.dev/serve-gate", "False", "MigrationPending", "clinic=7: the database is at version 6")(pod)
+	if err := u.admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	got := u.run(t, "why", "pod/clinic-x")
+	got.exits(t, exitDone)
+	got.has(t, "clinic-x is held by the serve gate: MigrationPending: clinic=7: the database is at version 6")
+	if said := parseJSON(t, u.run(t, "why", "clinic-x", "-o", "json").out); said["reason"] != "MigrationPending" || said["held"] != true {
+		t.Errorf("why -o json says %v", said)
+	}
+	got = u.run(t, "why", "nobody", "-o", "json")
+	got.exits(t, exitOther)
+	got.has(t, `"reason": "NotFound"`, "kubectl get pods -n "+u.namespace)
+}
+
+func bypassDecides(t *testing.T, u *person) {
+	schema := u.create(t, waiting)
+	got := u.run(t, "bypass", "clinic", "--for", "1h", "--reason", "  INC-1; on call  ")
+	got.exits(t, exitDone)
+	got.has(t, "open for pods until 2026-11-29T13:00:00Z")
+	found := u.again(t, schema)
+	if value := found.Annotations["syncbarrier.dev/bypass"]; value != "2026-11-29T13:00:00Z;INC-1; on call" {
+		t.Errorf("the annotation is %q", value)
+	}
+	if found.Generation != schema.Generation {
+		t.Error("the spec was changed")
+	}
+	for _, args := range [][]string{
+		{}, {"--for", "1h"}, {"--reason", "x"}, {"--for", "-1h", "--reason", "x"}, {"--for", "169h", "--reason", "x"},
+		{"--for", "1h", "--reason", " "}, {"--for", "1h", "--reason", "a\nb"}, {"--for", "1h", "--reason", strings.Repeat("x", 201)},
+		{"--end", "--for", "1h"},
+	} {
+		u.run(t, append([]string{"bypass", "clinic"}, args...)...).exits(t, exitUsage)
+	}
+	if value := u.again(t, schema).Annotations["syncbarrier.dev/bypass"]; value != "2026-11-29T13:00:00Z;INC-1; on call" {
+		t.Errorf("a refused call made the annotation %q", value)
+	}
+	u.run(t, "bypass", "clinic", "--end").has(t, "is taken back")
+	if value, still := u.again(t, schema).Annotations["syncbarrier.dev/bypass"]; still {
+		t.Errorf("the annotation is still %q", value)
+	}
+	u.run(t, "bypass", "clinic", "--end", "-o", "json").has(t, `"changed": false`)
+}
