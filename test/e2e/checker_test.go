@@ -18,6 +18,7 @@ func (c *clinic) holds(ctx context.Context, version int64) {
 	GinkgoHelper()
 	By("the checker: what the database says")
 	Expect(c.number(ctx, `SELECT schema_version FROM sync_schema_meta`)).To(Equal(version))
+	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeNumerically(">=", c.patients))
 	Expect(c.number(ctx, `SELECT count(*) FROM patients WHERE name_search IS DISTINCT FROM lower(name)`)).To(BeZero(),
 		"rows whose derived value is not what its definition says")
 	Expect(c.number(ctx, `SELECT count(*) FROM sync_backfill_checkpoints WHERE state <> 'activated'`)).To(BeZero())

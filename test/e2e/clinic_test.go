@@ -31,7 +31,7 @@ const password = "kept-out-of-git"
 type clinic struct {
 	namespace string
 	db        *pgx.Conn
-	version   int
+	patients  int
 }
 
 // newClinic brings the clinic up at version 6, with so many patients, and returns when it serves and its schema is Ready.
@@ -41,7 +41,7 @@ func newClinic(ctx context.Context, patients int) *clinic {
 		GenerateName: "clinic-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
 	Expect(suite.admin.Create(ctx, namespace)).To(Succeed())
-	c := &clinic{namespace: namespace.Name}
+	c := &clinic{namespace: namespace.Name, patients: patients}
 	DeferCleanup(func(ctx context.Context) { c.remove(ctx) }, NodeTimeout(2*time.Minute))
 
 	// The database first: its address is a part of the Secret that everything else reads.
@@ -64,6 +64,7 @@ func newClinic(ctx context.Context, patients int) *clinic {
 `, patients))
 	c.becomes(ctx, "True GateOpen")
 	c.rolledOut(ctx, "clinic")
+	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeEquivalentTo(patients))
 	return c
 }
 
@@ -97,7 +98,6 @@ func (c *clinic) apply(ctx context.Context, version int, patches string) {
 	}
 	name := fmt.Sprintf("%s/v%d", c.namespace, version)
 	kubectl(ctx, "", "apply", "-k", overlay(name, fmt.Sprintf("examples/clinic/app/deploy/v%d", version), c.namespace, patches))
-	c.version = version
 }
 
 // connect opens a connection to the database from here.

@@ -54,7 +54,7 @@ func openPatients(address string, version int) (*patients, error) {
 	return &patients{pool: pool, version: version}, nil
 }
 
-// createWithin makes the table of version 6, if it is not there. The database may have been started at the same time.
+// createWithin makes and fills the table of version 6, if it is not there. The database may have been started at the same time.
 func (p *patients) createWithin(ctx context.Context, limit time.Duration, rows int) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,27 +71,27 @@ func (p *patients) createWithin(ctx context.Context, limit time.Duration, rows i
 	}
 }
 
-// create fills the table in the transaction that makes it. Several programs may start at once: the lock makes one of them the first.
+// create makes the table, unless the operator was first to, and fills it if nobody has. Several programs may start at once: the lock
+// makes one of them the first.
 func (p *patients) create(ctx context.Context, rows int) error {
 	tx, err := p.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // committed or not, it is over
-	var exists bool
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(6)`); err != nil {
-		return err
-	}
-	if err := tx.QueryRow(ctx, `SELECT to_regclass('patients') IS NOT NULL`).Scan(&exists); err != nil || exists {
-		return err
-	}
-	if _, err := tx.Exec(ctx, `CREATE TABLE patients(id BIGINT PRIMARY KEY, ward TEXT NOT NULL, name TEXT NOT NULL)`); err != nil {
-		return err
+	for _, statement := range []string{
+		`SELECT pg_advisory_xact_lock(6)`,
+		`CREATE TABLE IF NOT EXISTS patients(id BIGINT PRIMARY KEY, ward TEXT NOT NULL, name TEXT NOT NULL)`,
+	} {
+		if _, err := tx.Exec(ctx, statement); err != nil {
+			return err
+		}
 	}
 	_, err = tx.Exec(ctx, `
 		INSERT INTO patients(id, ward, name)
 		SELECT n, (ARRAY['north', 'south', 'east', 'west'])[1 + n % 4], 'Patient Nr. ' || n
-		FROM generate_series(1, $1::bigint) n`, rows)
+		  FROM generate_series(1, $1::bigint) n
+		 WHERE NOT EXISTS (SELECT FROM patients)`, rows)
 	if err != nil {
 		return err
 	}
