@@ -88,7 +88,8 @@ func ruleTables(rules []captured) []string {
 }
 
 // pruneCapturedOnce moves the horizons and deletes in one transaction: the horizon is what tells a reader that rows are missing, since
-// numbers of a captured log have gaps by their nature.
+// numbers of a captured log have gaps by their nature. Nothing above the floor goes, whatever the horizon: in a restored copy that is of a
+// time with other numbers.
 func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captured, bare string) (deleted int64, err error) {
 	// Of a table without a partition column every checkpoint row reads all partitions.
 	whole := bare == storage.AllPartitions || slices.ContainsFunc(rules, func(c captured) bool { return c.partition.column == nil })
@@ -131,6 +132,7 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 		       FROM {schema}.sync_commits k
 		      WHERE k.partition = d.partition
 		        AND k.commit_seq <= d.horizon_seq
+		        AND k.commit_seq <= $2::bigint
 		      ORDER BY k.commit_seq
 		      LIMIT $1::bigint
 		        FOR UPDATE SKIP LOCKED) AS old
@@ -147,7 +149,7 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 		     AND c.commit_seq = d.commit_seq
 		  RETURNING c.commit_seq
 		)
-		SELECT count(*) FROM commits`, due)), int64(pruneBatch)).Scan(&deleted)
+		SELECT count(*) FROM commits`, due)), int64(pruneBatch), floor).Scan(&deleted)
 	if err != nil {
 		return 0, fmt.Errorf("delete from the captured log: %w", err)
 	}

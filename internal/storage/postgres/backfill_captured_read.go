@@ -31,8 +31,8 @@ type capturedLog struct {
 	reason  string // why it cannot answer, "" if it can
 }
 
-// allVisible is a snapshot in which all is visible that can be read.
-var allVisible = snapshot{end: math.MaxInt64, running: []int64{}, unbounded: true}
+// allVisible is the end of a reading that goes as far as can be read.
+var allVisible = snapshot{running: []int64{}, unbounded: true}
 
 // capturedSQL reads the changes of captured partitions that are not applied, in the order of their places. Not applied is what was
 // running in the snapshot of the position ($2) and what came after it ($1): two ranges of the index, however much the log holds in between
@@ -75,6 +75,9 @@ const capturedBoundsSQL = `l.commit_seq < $3::bigint
 //
 // The horizon is read in a statement after the one that reads the log. What a prune deleted before, it deleted together with moving the
 // horizon, so it shows; in the other order a prune in between would leave no trace.
+//
+// In a restored copy, where numbers have begun anew, rows and horizons of before have numbers of the future. They say nothing: no transaction of
+// this server has them.
 func (b *batchTx) readCapturedLog(ctx context.Context, p capturedPosition, upto snapshot, limit int) (capturedLog, error) {
 	var log capturedLog
 	var horizon int64
@@ -84,6 +87,9 @@ func (b *batchTx) readCapturedLog(ctx context.Context, p capturedPosition, upto 
 		if place = *p.At; len(place.Key) > 0 {
 			place.Index-- // the range is read again
 		}
+	}
+	if upto.unbounded {
+		upto.end = p.now.end // under the locks of an activation nobody has captured anything since
 	}
 	due := b.store.sql(dueSQL(b.plan.captureRules(), b.plan.bareOf(b.partition())))
 	err := send(ctx, b.Tx,
@@ -96,13 +102,14 @@ func (b *batchTx) readCapturedLog(ctx context.Context, p capturedPosition, upto 
 			},
 		},
 		step{
-			what: "look for a TRUNCATE", arguments: []any{b.plan.sourceTables(), p.applied.end, p.applied.running}, rows: scanRow(&truncated),
+			what: "look for a TRUNCATE", rows: scanRow(&truncated),
+			arguments: []any{b.plan.sourceTables(), p.applied.end, p.applied.running, p.now.end},
 			sql: b.store.sql(`
 				SELECT coalesce(min(c.tbl), '')
 				  FROM {schema}.sync_changes c
 				 WHERE c.partition = '*'
 				   AND c.tbl = ANY ($1::text[])
-				   AND (c.commit_seq >= $2::bigint OR c.commit_seq = ANY ($3::bigint[]))`),
+				   AND (c.commit_seq >= $2::bigint AND c.commit_seq < $4::bigint OR c.commit_seq = ANY ($3::bigint[]))`),
 		},
 		step{
 			what: "read the horizon of the captured log", rows: scanRow(&horizon),
@@ -114,7 +121,7 @@ func (b *batchTx) readCapturedLog(ctx context.Context, p capturedPosition, upto 
 	switch {
 	case truncated != "":
 		log.reason = fmt.Sprintf("table %q was truncated since the pass began, and nobody can tell which rows are gone", truncated)
-	case horizon > p.position:
+	case horizon > p.position && horizon < p.now.end:
 		log.reason = fmt.Sprintf("the captured log is pruned up to %d, and changes above %d are needed", horizon, p.position)
 	}
 	if log.more = len(log.changes) > limit; log.more {
@@ -286,19 +293,21 @@ SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigi
              WHERE c.partition = d.partition
                AND c.tbl = d.tbl
                AND c.commit_seq > $1::bigint
+               AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
              LIMIT 1) AS above)
        OR EXISTS (
          SELECT
            FROM {schema}.sync_changes c
           WHERE c.partition = '*'
             AND c.tbl = ANY ($2::text[])
-            AND c.commit_seq > $1::bigint)`, due)), seq, tables).Scan(&end, &horizon, &hit)
+            AND c.commit_seq > $1::bigint
+            AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint)`, due)), seq, tables).Scan(&end, &horizon, &hit)
 	switch {
 	case err != nil:
 		return storage.Coverage{}, fmt.Errorf("look for captured changes of %s above %d: %w", strings.Join(tables, ", "), seq, err)
 	case seq >= end:
 		return unverifiable("transaction %d has not begun: numbers began anew, or the position is not of this database", seq), nil
-	case horizon > min(seq, needed):
+	case horizon > min(seq, needed) && horizon < end:
 		return unverifiable("the captured log is pruned up to %d, and changes above %d are asked for", horizon, min(seq, needed)), nil
 	case hit:
 		return storage.Coverage{Verdict: storage.Changed}, nil
@@ -318,6 +327,7 @@ SELECT coalesce(max(newest.commit_seq), 0)
      FROM {schema}.sync_changes c
     WHERE c.partition = d.partition
       AND c.tbl = d.tbl
+      AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
     ORDER BY c.commit_seq DESC
     LIMIT 1) AS newest`, dueSQL(rules, bare)))).Scan(&seq)
 	return seq, err

@@ -48,6 +48,7 @@ func (s *Store) Prune(ctx context.Context, partition string, seq int64, force bo
 
 func isCaptured(partition string) bool { return strings.HasPrefix(partition, storage.CapturePrefix) }
 
+// moveHorizon gives the number up to which the log may be deleted now.
 func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, force bool) (horizon int64, err error) {
 	what := fmt.Sprintf("move the horizon of partition %q", partition)
 	err = s.inTx(ctx, what, txOptions{}, func(ctx context.Context, tx pgx.Tx) error {
@@ -65,13 +66,18 @@ func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, fo
 			return err
 		}
 		wanted := min(seq, last)
-		if wanted <= horizon {
+		ofAnotherTime := isCaptured(partition) && horizon > last // a restored copy: it tells no reader that anything is missing
+		if wanted <= horizon && !ofAnotherTime {
 			return nil
 		}
-		if !force {
+		if !force || ofAnotherTime {
 			if err := s.checkPrune(ctx, tx, partition, wanted); err != nil {
 				return err
 			}
+		}
+		if ofAnotherTime {
+			horizon = wanted
+			return nil
 		}
 		return tx.QueryRow(ctx, s.sql(`
 			UPDATE {schema}.sync_partitions
