@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -28,7 +29,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 
 // PodReconciler keeps the condition syncbarrier.dev/serve-gate of every pod that asks for it (docs/design.md section 8). One pass is over all
-// pods that require one SyncSchema, so that a hundred pods cost one read of its database. It writes that condition and nothing else.
+// pods that require one SyncSchema, so that a hundred pods cost one read of its database. It writes that condition and, with StartGates,
+// takes the start gate away, and nothing else.
 type PodReconciler struct {
 	// Client reads SyncSchemas through the manager's cache, and patches pods.
 	Client client.Client
@@ -43,6 +45,8 @@ type PodReconciler struct {
 	Changed chan<- event.GenericEvent
 	// Jitter draws from 0 to 1; nil: at random.
 	Jitter func() float64
+	// StartGates says that pods with the start gate are let go once their database is migrated, with the rights of config/start-gate.
+	StartGates bool
 
 	written podWrites
 	mu      sync.Mutex
@@ -80,7 +84,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	r.judge(ctx, pass)
-	err := r.writeAll(ctx, pass)
+	err := errors.Join(r.writeAll(ctx, pass), r.startAll(ctx, pass))
 	r.show(pass)
 	r.tell(pass)
 	if err != nil {

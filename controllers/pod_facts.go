@@ -27,7 +27,7 @@ func StripPod(object any) (any, error) {
 	if value, ok := pod.Annotations[v1alpha1.AnnotationRequires]; ok {
 		small.Annotations = map[string]string{v1alpha1.AnnotationRequires: value}
 	}
-	small.Spec.ReadinessGates = pod.Spec.ReadinessGates
+	small.Spec.ReadinessGates, small.Spec.SchedulingGates = pod.Spec.ReadinessGates, pod.Spec.SchedulingGates
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for _, variable := range container.Env {
 			if variable.Name == v1alpha1.EnvironmentRequires {

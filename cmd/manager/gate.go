@@ -36,7 +36,7 @@ func addGate(mgr ctrl.Manager, databases *controllers.Databases, schemas *contro
 	schemas.Pods, schemas.Workloads, schemas.Changed = mgr.GetCache(), workloads, changed
 	pods := &controllers.PodReconciler{
 		Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: workloads, Gates: gates,
-		Events: mgr.GetEventRecorder("syncbarrier"), Clock: clock.Real{}, Changed: changed,
+		Events: mgr.GetEventRecorder("syncbarrier"), Clock: clock.Real{}, Changed: changed, StartGates: o.webhook.startGate,
 	}
 	if err := errors.Join(mgr.Add(gates), pods.SetupWithManager(mgr, working)); err != nil {
 		return err

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
+	"github.com/syncbarrier/syncbarrier/pkg/servegate"
 )
 
 const (
@@ -50,6 +51,8 @@ func TestWebhook(t *testing.T) {
 	t.Run("a certificate that ends, or is lost, is replaced while the manager goes on", e.testRotation)
 	t.Run("a caBundle that was cleared comes back", e.testClearedBundle)
 	t.Run("the manager may take a start gate away and change nothing else of a pod", e.testStartGatePolicy)
+	t.Run("a pod with the start gate is scheduled once its database is migrated, and Ready later", e.testStartGate)
+	t.Run("a bypass and the mode Report open pods, and not the gate of the database", e.testDecisionsAreOfPods)
 	t.Run("each right was needed, and no other", e.testWebhookRights)
 	t.Run("under other names it is the same", e.testOtherNames)
 	select {
@@ -348,6 +351,93 @@ func (e *environment) testStartGatePolicy(t *testing.T) {
 	if err := patch(`[{"op": "remove", "path": "/spec/schedulingGates/1"}]`); err != nil {
 		t.Errorf("the manager cannot take the start gate away: %v", err)
 	}
+}
+
+// backfilled is a checkpoint that nobody works on: these clusters have no nodes.
+const backfilled = `
+  checkpoints:
+  - name: titles
+    version: 2
+    sources: [{table: todos, changes: CommitLog}]
+    backfill: {update: {table: todos, set: {title: lower(title)}}}
+`
+
+// condition returns the gate's condition of a pod.
+func (e *environment) condition(ctx context.Context, pod *corev1.Pod) (found corev1.PodCondition, err error) {
+	if err := e.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+		return found, err
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == serveGate {
+			found = condition
+		}
+	}
+	return found, nil
+}
+
+// awaitReason waits until the gate's condition of a pod has a reason.
+func (e *environment) awaitReason(t *testing.T, pod *corev1.Pod, status corev1.ConditionStatus, reason string) {
+	t.Helper()
+	var seen corev1.PodCondition
+	waitFor(t, reason, func(ctx context.Context) (bool, error) {
+		condition, err := e.condition(ctx, pod)
+		seen = condition
+		return condition.Status == status && condition.Reason == reason, err
+	}, func() string { return fmt.Sprintf("%+v", seen) })
+}
+
+func (e *environment) testStartGate(t *testing.T) {
+	namespace := e.namespace(t)
+	e.database(t, namespace)
+	e.apply(t, namespace, 1, "")
+	e.status(t, namespace, "GateOpen")
+	pod := newPod(namespace, true, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{"syncbarrier.dev/start": "AfterMigration", "syncbarrier.dev/requires": "clinic=2"}
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a.example/b"}}
+	})
+	if err := e.client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	e.awaitReason(t, pod, corev1.ConditionFalse, "MigrationPending")
+	if len(pod.Spec.SchedulingGates) != 2 {
+		t.Errorf("before the migration its scheduling gates are %v, want the other and ours", pod.Spec.SchedulingGates)
+	}
+	e.apply(t, namespace, 2, backfilled)
+	waitFor(t, "the start gate to be taken away", func(ctx context.Context) (bool, error) {
+		_, err := e.condition(ctx, pod)
+		return len(pod.Spec.SchedulingGates) == 1 && pod.Spec.SchedulingGates[0].Name == "a.example/b", err
+	})
+	e.awaitReason(t, pod, corev1.ConditionFalse, "Backfilling")
+}
+
+func (e *environment) testDecisionsAreOfPods(t *testing.T) {
+	namespace := e.namespace(t)
+	gate, err := servegate.ForDB(e.database(t, namespace), servegate.PostgreSQL, servegate.Options{Version: 2, Name: "clinic"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.apply(t, namespace, 1, "")
+	e.status(t, namespace, "GateOpen")
+	e.apply(t, namespace, 2, backfilled)
+	pod := newPod(namespace, true, func(p *corev1.Pod) { p.Annotations["syncbarrier.dev/requires"] = "clinic=2" })
+	if err := e.client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	e.awaitReason(t, pod, corev1.ConditionFalse, "Backfilling")
+	closed := func(while string) {
+		t.Helper()
+		if answer, err := gate.Check(t.Context()); err != nil || answer.Open || answer.Reason != servegate.Backfilling {
+			t.Errorf("%s the gate of the database is %+v, %v", while, answer, err)
+		}
+	}
+	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	e.kubectl(t, "", "annotate", "syncschema", "clinic", "-n", namespace, "syncbarrier.dev/bypass="+until+";a test")
+	e.awaitReason(t, pod, corev1.ConditionTrue, "Bypassed")
+	closed("while it is bypassed")
+	e.kubectl(t, "", "annotate", "syncschema", "clinic", "-n", namespace, "syncbarrier.dev/bypass-")
+	e.apply(t, namespace, 2, backfilled+"  gate: {mode: Report}\n")
+	e.awaitReason(t, pod, corev1.ConditionTrue, "ReportOnly")
+	closed("in mode Report")
 }
 
 func (e *environment) testWebhookRights(t *testing.T) {
