@@ -79,12 +79,14 @@ func (w *podWrites) due(judged judgedPod, now time.Time) bool {
 	return !ok || now.Sub(last.at) >= statusEvery
 }
 
-// writeAll patches the conditions that are not as they are to be.
+// writeAll patches the conditions that are not as they are to be. Events are told when all are written: a hundred of them would be in the way of
+// the pods that come last.
 func (r *PodReconciler) writeAll(ctx context.Context, pass *podPass) error {
 	places := make(chan struct{}, patchesAtOnce)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var failures []error
+	var changed []judgedPod
 	for _, judged := range pass.pods {
 		if !r.written.due(judged, pass.now) {
 			continue
@@ -92,20 +94,27 @@ func (r *PodReconciler) writeAll(ctx context.Context, pass *podPass) error {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			if err := r.write(ctx, judged, pass.now); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
+			wrote, err := r.write(ctx, judged, pass.now)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
 				failures = append(failures, err)
+			}
+			if wrote {
+				changed = append(changed, judged)
 			}
 		})
 	}
 	all.Wait()
+	for _, judged := range changed {
+		r.announce(judged)
+	}
 	return errors.Join(failures...)
 }
 
 // write patches one condition, by its type and for the pod's UID, so that nothing else of the status is touched and no other pod is. A pod of
 // the same name that came since is refused with 422, or 409.
-func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Time) error {
+func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Time) (wrote bool, err error) {
 	condition := corev1.PodCondition{
 		Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: judged.verdict.Reason, Message: judged.verdict.Message,
 		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
@@ -121,19 +130,18 @@ func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Ti
 		"status":   map[string]any{"conditions": []corev1.PodCondition{condition}},
 	})
 	if err != nil {
-		return fmt.Errorf("encode the condition of pod %s: %w", judged.pod.Name, err)
+		return false, fmt.Errorf("encode the condition of pod %s: %w", judged.pod.Name, err)
 	}
 	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: judged.pod.Namespace, Name: judged.pod.Name}}
 	err = r.Client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body), client.FieldOwner(FieldManager))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return nil // gone, or another pod: its own event brings us back
+		return false, nil // gone, or another pod: its own event brings us back
 	case err != nil:
-		return fmt.Errorf("write the condition of pod %s: %w", judged.pod.Name, err)
+		return false, fmt.Errorf("write the condition of pod %s: %w", judged.pod.Name, err)
 	}
 	r.written.remember(judged.pod.UID, podWrite{version: patched.ResourceVersion, condition: condition, at: now})
-	r.announce(judged)
-	return nil
+	return true, nil
 }
 
 // announce tells of a condition that changed its status or reason.
