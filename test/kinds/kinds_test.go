@@ -21,6 +21,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	kubectl(t, cluster, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
 
 	t.Run("every sample is accepted from a client and from a server", func(t *testing.T) { samples(t, cluster) })
+	t.Run("the commands of the runbook are those of kubectl", func(t *testing.T) { runbook(t, cluster) })
 	t.Run("kubectl shows both kinds with their columns", func(t *testing.T) { columns(t, cluster) })
 	t.Run("every integer is bounded so that typed clients can list it", func(t *testing.T) { integers(t, cluster) })
 	t.Run("an object without a status has one that says so", func(t *testing.T) { emptyStatus(t, cluster) })
