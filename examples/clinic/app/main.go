@@ -3,6 +3,8 @@
 // It knows nothing of Syncbarrier but one setting: its connections say which schema version it was built for. Everything else is what
 // any program does that is released in versions: version 7 reads a column that version 6 does not know, and each later version one more.
 //
+// `app load` is the other side: users that read and write all the time (load.go).
+//
 // Environment: DATABASE_URL; APP_VERSION; LISTEN (":8080"); PATIENTS, how many a program of version 6 begins with ("1000").
 package main
 
@@ -30,7 +32,11 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	work := run
+	if len(os.Args) == 2 && os.Args[1] == "load" {
+		work = runLoad
+	}
+	if err := work(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "clinic:", err)
 		os.Exit(1)
 	}
