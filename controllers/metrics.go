@@ -45,6 +45,10 @@ var (
 		Name: "syncbarrier_stored_version",
 		Help: "The version that the database holds.",
 	}, []string{labelNamespace, labelSchemaName})
+	logBytes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_log_bytes",
+		Help: "Size of the commit log in the database, with its indexes.",
+	}, []string{labelNamespace, labelSchemaName})
 	backfillRows = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_backfill_rows_done",
 		Help: "Rows that a backfill has filled, by the database's own count.",
@@ -77,7 +81,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(
-		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, backfillRows, backfillRate, backfillLag,
+		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, backfillRows, backfillRate, backfillLag,
 		checkpointPartitions, objectReady, databasePools, serverFailures,
 	)
 }
@@ -103,7 +107,7 @@ func forgetSchema(namespace, name, kind string) {
 	of := prometheus.Labels{labelNamespace: namespace, labelSchemaName: name}
 	for _, vector := range []interface {
 		DeletePartialMatch(labels prometheus.Labels) int
-	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion} {
+	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes} {
 		vector.DeletePartialMatch(of)
 	}
 	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})

@@ -156,4 +156,5 @@ func (r *SyncSchemaReconciler) showMetrics(pass *schemaPass) {
 	}
 	gateOpen.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(number(pass.gate.Verdict().Open))
 	storedVersion.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.StoredVersion))
+	logBytes.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.LogBytes))
 }
