@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -35,36 +36,47 @@ func TestManager(t *testing.T) {
 	t.Run("each right in its own namespace was needed", e.testRights)
 }
 
-// held is a migration that goes on for as long as the table hold has a row.
+// held is a migration that goes on for as long as somebody has the advisory lock 42 of its database.
 const held = `
   migrations:
   - version: 2
-    sql: DO $$ BEGIN WHILE EXISTS (SELECT FROM hold) LOOP PERFORM pg_sleep(0.05); END LOOP; END $$
+    sql: |
+      DO $$ BEGIN
+        WHILE EXISTS (
+          SELECT FROM pg_locks
+          WHERE locktype = 'advisory' AND objid = 42 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+        LOOP PERFORM pg_sleep(0.05); END LOOP;
+      END $$
 `
 
 // holdMigrations makes migrations with held stay in their transaction until release.
 func holdMigrations(t *testing.T, db *sql.DB) (release func()) {
 	t.Helper()
-	mustExec(t, db, `CREATE TABLE hold AS SELECT 1 AS one`)
-	return func() { mustExec(t, db, `DELETE FROM hold`) }
-}
-
-func mustExec(t *testing.T, db *sql.DB, statement string) {
-	t.Helper()
-	if _, err := db.ExecContext(t.Context(), statement); err != nil {
-		t.Fatalf("%s: %v", statement, err)
+	holder, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(statement string) {
+		t.Helper()
+		if _, err := holder.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	run(`SELECT pg_advisory_lock(42)`)
+	return func() {
+		t.Helper()
+		run(`SELECT pg_advisory_unlock(42)`)
 	}
 }
 
 // migrating is the server process of the session that is in a held migration, 0 for none. It asks nothing of the tables that a barrier
 // locks.
 const migrating = `
-	SELECT coalesce(max(l.pid), 0)
-	FROM pg_locks l
-	JOIN pg_stat_activity a USING (pid)
-	WHERE l.relation = 'hold'::regclass
-	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-	AND a.application_name = 'syncbarrier-manager'`
+	SELECT coalesce(max(pid), 0)
+	FROM pg_stat_activity
+	WHERE datname = current_database()
+	AND application_name = 'syncbarrier-manager'
+	AND wait_event = 'PgSleep'`
 
 // awaitMigrating returns the server process of a held migration once it is under way, other than one that is known.
 func awaitMigrating(t *testing.T, db *sql.DB, other int64) (pid int64) {
@@ -74,6 +86,20 @@ func awaitMigrating(t *testing.T, db *sql.DB, other int64) (pid int64) {
 		return pid != 0 && pid != other, nil
 	})
 	return pid
+}
+
+// inTransaction is 1 if a server process is in a transaction, else 0.
+func inTransaction(t *testing.T, db *sql.DB, pid int64) int64 {
+	t.Helper()
+	return number(t, db, fmt.Sprintf(`SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND xact_start IS NOT NULL`, pid))
+}
+
+// expectRolledBack looks at the session of a manager that has ended.
+func expectRolledBack(t *testing.T, db *sql.DB, pid int64) {
+	t.Helper()
+	if inTransaction(t, db, pid) != 0 {
+		t.Errorf("the session %d of the manager that has ended is still in its transaction", pid)
+	}
 }
 
 func (e *environment) testWork(t *testing.T) {
@@ -176,9 +202,7 @@ func (e *environment) testLeaseTakenAway(t *testing.T) {
 	if code := first.awaitExit(t, 8*time.Second); code != 1 {
 		t.Errorf("the manager that lost its lease ended with %d, want 1", code)
 	}
-	if still := number(t, db, migrating); still == pid {
-		t.Error("the session of the manager that lost its lease still works")
-	}
+	expectRolledBack(t, db, pid)
 	awaitMigrating(t, db, pid) // by the second manager
 	release()
 	e.status(t, namespace, "GateOpen")
@@ -209,7 +233,7 @@ func (e *environment) testTerminated(t *testing.T) {
 	e.status(t, namespace, "GateOpen")
 	release := holdMigrations(t, db)
 	e.apply(t, namespace, 2, held)
-	awaitMigrating(t, db, 0)
+	pid := awaitMigrating(t, db, 0)
 
 	if err := first.command.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -217,9 +241,7 @@ func (e *environment) testTerminated(t *testing.T) {
 	if code := first.awaitExit(t, shutdownTimeout); code != 0 {
 		t.Errorf("it ended with %d, want 0", code)
 	}
-	if n := number(t, db, migrating); n != 0 {
-		t.Errorf("its session %d still works", n)
-	}
+	expectRolledBack(t, db, pid)
 	var lease coordinationv1.Lease
 	if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: name}, &lease); err != nil {
 		t.Fatal(err)
@@ -241,13 +263,13 @@ func (e *environment) testKilled(t *testing.T) {
 	e.status(t, namespace, "GateOpen")
 	release := holdMigrations(t, db)
 	e.apply(t, namespace, 2, held)
-	awaitMigrating(t, db, 0)
+	pid := awaitMigrating(t, db, 0)
 	if err := first.command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	first.awaitExit(t, 10*time.Second)
 	// Nobody tells the server: it looks for its client, and lets go of the locks by itself.
-	waitFor(t, "the server to notice", func(context.Context) (bool, error) { return number(t, db, migrating) == 0, nil })
+	waitFor(t, "the server to notice", func(context.Context) (bool, error) { return inTransaction(t, db, pid) == 0, nil })
 	release()
 	e.startManager(t, 1, "--leader-election-name="+name)
 	e.status(t, namespace, "GateOpen")
