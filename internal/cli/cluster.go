@@ -62,6 +62,7 @@ func (p *Program) meansCluster(f clusterFlags, asked bool) (bool, error) {
 type cluster struct {
 	client    client.WithWatch
 	namespace string
+	time      *clusterTime
 }
 
 // openCluster reads the kubeconfig and bounds the context by --timeout. end must be called. It asks the cluster nothing yet.
@@ -86,6 +87,8 @@ func (p *Program) openCluster(ctx context.Context, f clusterFlags) (context.Cont
 		}
 	}
 	config.UserAgent = fieldManager + "/" + p.Version
+	now := &clusterTime{fallback: p.Clock}
+	now.listen(config)
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, nil, nil, fmt.Errorf("know the kinds of %s: %w", v1alpha1.GroupVersion, err)
@@ -95,7 +98,7 @@ func (p *Program) openCluster(ctx context.Context, f clusterFlags) (context.Cont
 		return nil, nil, nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
 	}
 	ctx, cancel := p.bounded(ctx)
-	return ctx, &cluster{client: made, namespace: namespace}, cancel, nil
+	return ctx, &cluster{client: made, namespace: namespace, time: now}, cancel, nil
 }
 
 // schema reads one SyncSchema.

@@ -39,7 +39,7 @@ The fence is not touched: the database goes on refusing programs that are too ol
 		if end {
 			return p.endBypass(ctx, c, schema)
 		}
-		until := p.Clock.Now().Add(lasts).UTC().Truncate(time.Second)
+		until := c.time.Now().Add(lasts).UTC().Truncate(time.Second)
 		value := until.Format(time.RFC3339) + ";" + reason
 		if err := c.annotate(ctx, schema, v1alpha1.AnnotationBypass, value); err != nil {
 			return verbOutput{}, err

@@ -21,7 +21,7 @@ import (
 )
 
 // now is the time of every test.
-var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+var now = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // TestInACluster runs the verbs of the command line against one real API server. Each part has a namespace of its own.
 func TestInACluster(t *testing.T) {
@@ -48,7 +48,7 @@ func TestInACluster(t *testing.T) {
 		"approve refuses where no plan waits, or another one":                     approveRefuses,
 		"suspend and resume change spec.suspend and nothing else":                 suspendAndResume,
 		"suspend warns where somebody applies the field too":                      suspendWarns,
-		"retry writes the time of the request":                                    retryWrites,
+		"retry writes the time of the cluster, not of a person's machine":         retryWrites,
 		"why says what the pod says":                                              whyAsksThePod,
 		"bypass writes until when and why, and takes it back":                     bypassDecides,
 		"watch says each thing once and ends when the object is Ready":            watchEndsReady,

@@ -129,7 +129,7 @@ something outside the object was put right, such as the fence by 'syncbarrier fe
 without it.`,
 		Example: "  kubectl syncbarrier retry clinic -n shop",
 	}, func(ctx context.Context, c *cluster, schema *v1alpha1.SyncSchema) (verbOutput, error) {
-		at := p.Clock.Now().UTC().Format(time.RFC3339)
+		at := c.time.Now().UTC().Format(time.RFC3339)
 		if err := c.annotate(ctx, schema, v1alpha1.AnnotationRetry, at); err != nil {
 			return verbOutput{}, err
 		}
