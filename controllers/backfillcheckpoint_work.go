@@ -78,7 +78,29 @@ func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpo
 	case wantedPods(pass.job) != int32(pass.progress.Settings.WithDefaults().Parallelism) && !finished(pass.job):
 		return r.claimAndMake(ctx, pass, jobs, false) // the number of workers is part of what each of them was told
 	}
+	if v, err := r.throttled(ctx, pass); v != nil || err != nil {
+		return v, err
+	}
 	return r.underWay(pass, outlook), nil
+}
+
+// throttled says that workers wait for a standby, as they were told to. A role that may not see the standbys is the workers' to report.
+func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	limit := time.Duration(pass.progress.Settings.MaxReplicationLagSeconds) * time.Second
+	if limit <= 0 {
+		return nil, nil
+	}
+	lag, err := pass.lease.Store.ReplicationLag(ctx)
+	switch {
+	case storage.CodeOf(err) == storage.CodeAuthenticationFailed:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case lag <= limit:
+		return nil, nil
+	}
+	pass.hold = fmt.Sprintf("a standby is more than the %s behind that maxReplicationLagSeconds allows", limit)
+	return reconciling(spread(watchEvery, draw(r.Jitter)), v1alpha1.ReasonThrottled, "%s", pass.hold), nil
 }
 
 // stall waits for a person, and looks again a resync after the failure: what was wrong may have been put right in the database.

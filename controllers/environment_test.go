@@ -48,11 +48,16 @@ func newWorld() *world {
 	w.namespace = newNamespace(w.ctx)
 	w.dsn = testdb.Postgres(GinkgoTB())
 	w.db = connectTo(w.ctx, w.dsn)
-	w.sql(`CREATE TABLE patients (id bigint PRIMARY KEY, ward text NOT NULL, name text NOT NULL)`)
-	w.sql(`INSERT INTO patients SELECT n, 'ward-' || n % 3, 'Name ' || n FROM generate_series(1, 300) n`)
+	w.makePatients()
 	w.secret("clinic-app", map[string]string{"uri": w.dsn})
 	w.newOperator()
 	return w
+}
+
+func (w *world) makePatients() {
+	GinkgoHelper()
+	w.sql(`CREATE TABLE patients (id bigint PRIMARY KEY, ward text NOT NULL, name text NOT NULL)`)
+	w.sql(`INSERT INTO patients SELECT n, 'ward-' || n % 3, 'Name ' || n FROM generate_series(1, 300) n`)
 }
 
 // newOperator makes reconcilers that remember nothing, as after a restart of the operator.

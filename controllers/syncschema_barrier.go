@@ -121,7 +121,38 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 	for _, warning := range result.Warnings {
 		pass.events = append(pass.events, notice{warning: true, reason: v1alpha1.ReasonMigrated, action: "Migrate", note: warning})
 	}
-	return r.observe(ctx, pass)
+	v, err := r.observe(ctx, pass)
+	if err == nil && pass.status != nil {
+		pass.events = append(pass.events, pass.announcePause(result)...)
+	}
+	return v, err
+}
+
+// expectedRowsPerSecond is what a backfill fills in a second where nothing limits it, for telling seconds from hours; `syncbarrier plan` reckons
+// with the same.
+const expectedRowsPerSecond = 100_000
+
+// announcePause says how long the backfills are expected to keep old programs from writing and new ones from serving, by the database's
+// estimate of rows.
+func (p *schemaPass) announcePause(result storage.BarrierResult) []notice {
+	var rows, seconds int64
+	for _, checkpoint := range p.status.Checkpoints {
+		if !slices.Contains(result.Declared, checkpoint.Definition.Name) {
+			continue
+		}
+		rate := int64(expectedRowsPerSecond)
+		if limit := int64(checkpoint.Settings.MaxRowsPerSecond); limit > 0 {
+			rate = min(rate, limit)
+		}
+		rows += checkpoint.RowsEstimated
+		seconds += 1 + checkpoint.RowsEstimated/rate
+	}
+	if seconds == 0 {
+		return nil
+	}
+	return []notice{{reason: "WritesPaused", action: "Migrate", note: fmt.Sprintf(
+		"programs below version %d cannot write, and version %d does not serve, until about %d rows are filled: expected to take %d s",
+		p.status.MinWriterVersion, result.Version, rows, seconds)}}
 }
 
 func describeBarrier(result storage.BarrierResult) string {
