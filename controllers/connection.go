@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/address"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -113,7 +113,7 @@ func (r *resolver) configValue(ctx context.Context, ref v1alpha1.KeyReference) (
 }
 
 func keyValue(value string, there bool, kind string, ref v1alpha1.KeyReference) (string, error) {
-	value = strings.TrimRight(value, "\r\n")
+	value = address.Clean([]byte(value))
 	switch {
 	case !there:
 		return "", missing("%s %q has no key %q", kind, ref.Name, ref.Key)
@@ -211,21 +211,17 @@ func (r *resolver) assemble(ctx context.Context, in *v1alpha1.PostgresConnection
 			return "", err
 		}
 	}
-	if strings.ContainsAny(host, "/@?#,%") {
-		return "", storage.Refuse(storage.CodeInvalidSpec, "spec.database.postgres.connection: the host is not a name or an address")
+	text, err := address.Parts{
+		Host: host, Port: port, Database: database, User: user, Password: password, SSLMode: string(cmp.Or(in.SSLMode, defaultSSLMode)),
+	}.URL()
+	if err != nil {
+		return "", storage.Refuse(storage.CodeInvalidSpec, "spec.database.postgres.connection: %v", err)
 	}
-	if number, err := strconv.Atoi(port); err != nil || number < 1 || number > 65535 {
-		return "", storage.Refuse(storage.CodeInvalidSpec, "spec.database.postgres.connection: the port is not a number from 1 to 65535")
-	}
-	at := url.URL{
-		Scheme: "postgres", User: url.UserPassword(user, password), Host: net.JoinHostPort(strings.Trim(host, "[]"), port),
-		Path: "/" + database, RawQuery: url.Values{"sslmode": {string(cmp.Or(in.SSLMode, "verify-full"))}}.Encode(),
-	}
-	if password == "" {
-		at.User = url.User(user)
-	}
-	return at.String(), nil
+	return text, nil
 }
+
+// defaultSSLMode is what the API server sets where none is given.
+const defaultSSLMode v1alpha1.SSLMode = "verify-full"
 
 // errURL does not say what is wrong: the place where it goes wrong can be the password.
 func errURL() error {
@@ -286,10 +282,7 @@ func qualifyHosts(list, namespace string) ([]string, error) {
 			return nil, storage.Refuse(storage.CodeInvalidSpec, "spec.database.postgres: the connection string has a socket directory as host").
 				WithHint("name a host that is reached by TCP")
 		}
-		if _, err := netip.ParseAddr(host); err != nil && !strings.Contains(host, ".") {
-			host += "." + namespace + ".svc"
-		}
-		places = append(places, net.JoinHostPort(host, port))
+		places = append(places, net.JoinHostPort(address.InNamespace(host, namespace), port))
 	}
 	return places, nil
 }

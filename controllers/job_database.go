@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -41,7 +42,7 @@ func databaseFiles(database *v1alpha1.PostgresDatabase) (secrets map[string]*v1a
 		secrets[fileURL] = database.URLFrom
 	}
 	if c := database.Connection; c != nil {
-		values[fileHost], values[fileDatabase], values[fileSSLMode] = c.Host, c.Database, string(c.SSLMode)
+		values[fileHost], values[fileDatabase], values[fileSSLMode] = c.Host, c.Database, string(cmp.Or(c.SSLMode, defaultSSLMode))
 		if c.Port != nil {
 			values[filePort] = strconv.Itoa(int(*c.Port))
 		}

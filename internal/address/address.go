@@ -14,7 +14,7 @@ import (
 
 // Parts is an address in parts.
 type Parts struct {
-	Host     string // a name, an address, or several with commas in between
+	Host     string // a name or an address
 	Port     string // empty: 5432
 	Database string
 	User     string
@@ -39,14 +39,10 @@ func (p Parts) URL() (string, error) {
 			return "", errors.New("the " + part[0] + " is empty")
 		}
 	}
-	if strings.ContainsAny(p.Host, "/@?# ") {
+	if strings.ContainsAny(p.Host, "/@?#,% ") {
 		return "", errors.New("the host is neither a name nor an address")
 	}
-	var places []string
-	for host := range strings.SplitSeq(p.Host, ",") {
-		places = append(places, net.JoinHostPort(strings.Trim(host, "[]"), port))
-	}
-	whole := url.URL{Scheme: "postgres", Host: strings.Join(places, ","), Path: "/" + p.Database, User: url.User(p.User)}
+	whole := url.URL{Scheme: "postgres", Host: net.JoinHostPort(strings.Trim(p.Host, "[]"), port), Path: "/" + p.Database, User: url.User(p.User)}
 	// An @ behind the host is how a password with a slash looks that was not encoded, so readers refuse it.
 	whole.RawPath = strings.ReplaceAll(whole.EscapedPath(), "@", "%40")
 	if p.Password != "" {

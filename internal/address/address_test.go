@@ -35,7 +35,7 @@ func TestPartsThatCannotBeRightAreRefusedWithoutBeingRepeated(t *testing.T) {
 		"port is no number":              func(p *Parts) { p.Port = "S3CRET" },
 		"port is no number from 1":       func(p *Parts) { p.Port = "0" },
 		"neither a name nor an address":  func(p *Parts) { p.Host = "db/S3CRET@x" },
-		"host is neither a name nor an ": func(p *Parts) { p.Host = "/var/run" },
+		"host is neither a name nor an ": func(p *Parts) { p.Host = "a,b" },
 	} {
 		parts := whole
 		change(&parts)

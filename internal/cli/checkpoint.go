@@ -23,7 +23,14 @@ func (p *Program) checkpointCommand() *cobra.Command {
   syncbarrier checkpoint activate NAME --partition P --epoch E --claim TOKEN --watermark W
 
 activate answers activated, changed (fill what the log shows above the watermark and try again), lost (another claim owns it)
-or unverifiable (claim again and start over).`,
+or unverifiable (claim again and start over).
+
+In a Job of the operator (backfill.job) the container named worker finds this program at $SYNCBARRIER, the database's address as files
+in $SYNCBARRIER_DATABASE_FILE, which these verbs read by themselves, and its claim in $SYNCBARRIER_CLAIM for $SYNCBARRIER_CHECKPOINT:
+
+  $SYNCBARRIER checkpoint claim $SYNCBARRIER_CHECKPOINT --claim $SYNCBARRIER_CLAIM     reads that claim back, with epochs and watermarks
+
+It is one of $SYNCBARRIER_WORKERS, the one with the number $JOB_COMPLETION_INDEX. Exit codes 10 and 20 to 29 end its Job for good.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
