@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,6 +24,9 @@ const (
 	shortestReplace = 10 * time.Second
 	longestReplace  = 5 * time.Minute
 )
+
+// JobSelector selects the Jobs that the operator made: no others have to be cached.
+func JobSelector() labels.Selector { return labels.SelectorFromSet(labels.Set{labelManagedBy: programName}) }
 
 // work sees to it that a Job works on the newest claim. The database says whose claim that is, and the list of Jobs comes from the API server
 // and from no cache: a Job that was just made is never made twice.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,12 +19,16 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/clock"
 )
 
-// gatedPods says which pods are cached, and how little of each: those that ask for the gate.
-func gatedPods() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&corev1.Pod{}: {
-		Label:     labels.SelectorFromSet(labels.Set{v1alpha1.LabelGate: v1alpha1.GateEnabled}),
-		Transform: controllers.StripPod,
-	}}
+// cachedObjects says of which kinds not every object is cached: of pods those that ask for the gate, and little of each; of Jobs those that the
+// operator made.
+func cachedObjects() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {
+			Label:     labels.SelectorFromSet(labels.Set{v1alpha1.LabelGate: v1alpha1.GateEnabled}),
+			Transform: controllers.StripPod,
+		},
+		&batchv1.Job{}: {Label: controllers.JobSelector()},
+	}
 }
 
 // addGate has the manager keep the gate's condition on pods, and answer by HTTP if an address is given. It gives the reconciler of SyncSchemas,

@@ -99,7 +99,7 @@ func newManager(config *rest.Config, o *options) (ctrl.Manager, error) {
 	graceful := shutdownTimeout
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cache.Options{DefaultNamespaces: watched(o.namespaces), ByObject: gatedPods()},
+		Cache:  cache.Options{DefaultNamespaces: watched(o.namespaces), ByObject: cachedObjects()},
 		// Read from the API server, always: a cache of these would need the right to list and watch them all.
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Pod{}, &corev1.Event{}, &corev1.Namespace{}},
