@@ -38,7 +38,7 @@ func (s *Store) ActivateCheckpoint(ctx context.Context, owner storage.Ownership,
 	case err != nil:
 		return "", err
 	case plan != nil && plan.captures():
-		return storage.OutcomeActivated, s.settleCapture(ctx, plan)
+		return storage.OutcomeActivated, s.settleCapture(ctx, plan, owner.Partition)
 	}
 	return storage.OutcomeActivated, nil
 }

@@ -62,7 +62,7 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 		a.report.Held = time.Since(a.firstLock)
 	}
 	if a.report.Outcome == storage.OutcomeActivated && plan.captures() {
-		return a.report, s.settleCapture(ctx, plan)
+		return a.report, s.settleCapture(ctx, plan, wanted.Partition)
 	}
 	return a.report, nil
 }

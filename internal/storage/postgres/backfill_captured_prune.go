@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,40 +24,44 @@ const (
 // need nothing any more. One that is only declared needs nothing: its claim notes the position from which it reads on. Where all sources
 // are captured, the watermark is such a number too, and that of a program which fills the rows itself is the only one. $1 tables.
 const openCapturedSQL = `
+  WITH readers AS MATERIALIZED (
+    SELECT d.name,
+           d.definition::json -> 'table' IS NULL
+           OR d.definition::json #>> '{table,layout}' = 'Syncular'
+           OR d.definition::json #>> '{table,partition,column}' <> '' AS by_partition,
+           NOT EXISTS (
+             SELECT
+               FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
+              WHERE source ->> 'changes' <> 'Capture') AS all_captured
+      FROM {schema}.sync_backfill_definitions d
+     WHERE EXISTS (
+       SELECT
+         FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
+        WHERE source ->> 'changes' = 'Capture'
+          AND source ->> 'table' = ANY ($1::text[]))
+  )
   SELECT c.name, c.partition, c.schema_version AS version,
-         CASE WHEN d.definition::json -> 'table' IS NULL
-                   OR d.definition::json #>> '{table,layout}' = 'Syncular'
-                   OR d.definition::json #>> '{table,partition,column}' <> ''
-              THEN c.partition
-              ELSE '*'
-          END AS bare,
-         greatest(coalesce(k.position, 0),
-                  CASE WHEN NOT EXISTS (
-                         SELECT
-                           FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
-                          WHERE source ->> 'changes' <> 'Capture')
-                       THEN c.watermark
-                       ELSE 0
-                   END) AS position
-    FROM {schema}.sync_backfill_checkpoints c
-    JOIN {schema}.sync_backfill_definitions d
-      ON d.name = c.name
+         CASE WHEN r.by_partition THEN c.partition ELSE '*' END AS bare,
+         greatest(coalesce(k.position, 0), CASE WHEN r.all_captured THEN c.watermark ELSE 0 END) AS position
+    FROM readers r
+    JOIN {schema}.sync_backfill_checkpoints c
+      ON c.name = r.name
     LEFT JOIN {schema}.sync_backfill_progress k
       ON k.checkpoint = c.name
      AND k.kind = 'position'
      AND k.partition = c.partition
      AND k.range_no = 1
-   WHERE c.state = 'backfilling'
-     AND EXISTS (
-       SELECT
-         FROM json_array_elements(d.definition::json #> '{checkpoint,sources}') AS source
-        WHERE source ->> 'changes' = 'Capture'
-          AND source ->> 'table' = ANY ($1::text[]))`
+   WHERE c.state = 'backfilling'`
 
-// pruneBehind deletes the captured log that nobody needs any more after the position of a row has moved. So the log does not grow with the
-// time that a backfill takes. It waits for nobody for long, and leaves what it does not get to the next time.
+// pruneBehind deletes the captured log that nobody needs any more after the position of a row has moved, and now and then that of all
+// partitions: nobody comes by for those that no open row covers. So the log does not grow with the time that a backfill takes. It waits
+// for nobody for long, and leaves what it does not get to the next time.
 func (s *Store) pruneBehind(ctx context.Context, plan *backfillPlan, partition string) error {
-	err := s.pruneCaptured(ctx, plan.captureRules(), plan.bareOf(partition), pruneBehindBatches)
+	bare := plan.bareOf(partition)
+	if s.backfills.pruneAll(plan.name(), time.Now()) {
+		bare = storage.AllPartitions
+	}
+	err := s.pruneCaptured(ctx, plan.captureRules(), bare, pruneBehindBatches)
 	if storage.ClassOf(err).Retryable() {
 		return nil
 	}
@@ -97,7 +102,7 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 	err = tx.QueryRow(ctx, s.sql(`
 		SELECT least(`+safeSQL+`, (SELECT min(o.position)
 		                             FROM (`+openCapturedSQL+`) AS o
-		                            WHERE $3::boolean OR o.bare IN ('*', $2::text)))`), ruleTables(rules), bare, whole).Scan(&floor)
+		                            WHERE $3::boolean OR o.partition IN ('*', 'default', $2::text) AND o.bare IN ('*', $2::text)))`), ruleTables(rules), bare, whole).Scan(&floor)
 	if err != nil {
 		return 0, fmt.Errorf("look who needs the captured log: %w", err)
 	}
@@ -228,36 +233,37 @@ func (s *Store) pruneTruncates(ctx context.Context, tx pgx.Tx) error {
 // settleCapture ends what is not needed any more after a checkpoint row was activated: capture that no open checkpoint needs is switched off
 // and dropped, and its log is pruned. Each is a short transaction of its own that waits for nobody for long: the program would queue behind
 // it. What it does not get is left to the next activation, barrier or prune.
-func (s *Store) settleCapture(ctx context.Context, plan *backfillPlan) error {
+func (s *Store) settleCapture(ctx context.Context, plan *backfillPlan, partition string) error {
 	for _, rule := range plan.captureRules() {
-		for _, settle := range []func() error{
-			func() error { return s.endCapture(ctx, rule.table) },
-			func() error { return s.pruneCaptured(ctx, []captured{rule}, storage.AllPartitions, settleBatches) },
-		} {
-			if err := settle(); err != nil && !storage.ClassOf(err).Retryable() {
-				return err
-			}
+		bare, batches := plan.bareOf(partition), pruneBehindBatches
+		unused, err := s.endCapture(ctx, rule.table)
+		if unused {
+			bare, batches = storage.AllPartitions, settleBatches
 		}
-	}
-	err := s.inTx(ctx, "prune the log of TRUNCATE", txOptions{lockTimeout: batchWait}, s.pruneTruncates)
-	if err != nil && !storage.ClassOf(err).Retryable() {
-		return err
+		if err == nil {
+			err = s.pruneCaptured(ctx, []captured{rule}, bare, batches)
+		}
+		if err == nil && unused {
+			err = s.inTx(ctx, "prune the log of TRUNCATE", txOptions{lockTimeout: batchWait}, s.pruneTruncates)
+		}
+		if err != nil && !storage.ClassOf(err).Retryable() {
+			return err
+		}
 	}
 	return nil
 }
 
 // endCapture switches the capture of a table off if no open checkpoint needs it, and then drops it.
-func (s *Store) endCapture(ctx context.Context, table string) error {
+func (s *Store) endCapture(ctx context.Context, table string) (unused bool, err error) {
 	options := txOptions{lockTimeout: batchWait}
-	unused := false
-	err := s.inTx(ctx, fmt.Sprintf("switch the capture of %q off", table), options, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err = s.inTx(ctx, fmt.Sprintf("switch the capture of %q off", table), options, func(ctx context.Context, tx pgx.Tx) (err error) {
 		unused, err = s.disableUnused(ctx, tx, table)
 		return err
 	})
 	if err != nil || !unused {
-		return err
+		return false, err
 	}
-	return s.inTx(ctx, fmt.Sprintf("drop the capture of %q", table), options, func(ctx context.Context, tx pgx.Tx) error {
+	return true, s.inTx(ctx, fmt.Sprintf("drop the capture of %q", table), options, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := s.dropCapture(ctx, tx, table)
 		return err
 	})

@@ -81,7 +81,7 @@ func (db *backfillDB) settled() {
 	db.t.Helper()
 	plan := &backfillPlan{sources: []planSource{{Source: tailedCheckpoint().Sources[0], table: keyTable{declared: todosIn(byTenant)}}}}
 	db.eventually("the captured log is pruned", func() bool {
-		if err := db.store.settleCapture(db.ctx, plan); err != nil {
+		if err := db.store.settleCapture(db.ctx, plan, storage.AllPartitions); err != nil {
 			db.t.Fatal(err)
 		}
 		return db.text(`SELECT count(*) FROM sync_changes`) == "0"

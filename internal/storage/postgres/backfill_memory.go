@@ -1,6 +1,9 @@
 package postgres
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // backfillMemory is what a process remembers between batches. It only saves work: everything that decides is read in
 // the batch's own transaction.
@@ -9,6 +12,7 @@ type backfillMemory struct {
 	plans     map[string]*backfillPlan // by claim token
 	contended map[string]int           // by checkpoint: so many batches are done without waiting for rows at all
 	places    map[rangeOf]batchPlace   // where the next batch begins
+	pruned    map[string]time.Time     // by checkpoint: when the captured log of all partitions was pruned last
 }
 
 // rangeOf is a key range of a claim.
@@ -80,4 +84,21 @@ func (m *backfillMemory) expected(token string, no int) (batchPlace, bool) {
 	defer m.mu.Unlock()
 	place, ok := m.places[rangeOf{token, no}]
 	return place, ok
+}
+
+// pruneAllEvery is how often the captured log of all partitions is pruned while a checkpoint is worked on.
+const pruneAllEvery = 30 * time.Second
+
+// pruneAll says whether it is time to do that, and notes that it is done.
+func (m *backfillMemory) pruneAll(checkpoint string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pruned == nil || len(m.pruned) >= memoryBound {
+		m.pruned = map[string]time.Time{}
+	}
+	if last, known := m.pruned[checkpoint]; known && now.Sub(last) < pruneAllEvery {
+		return false
+	}
+	m.pruned[checkpoint] = now
+	return true
 }
