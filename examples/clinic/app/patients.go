@@ -87,11 +87,15 @@ func (p *patients) create(ctx context.Context, rows int) error {
 			return err
 		}
 	}
+	// Asked first: once there is a newer version, the database refuses an INSERT of this one, even of nothing.
+	var filled bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM patients)`).Scan(&filled); err != nil || filled {
+		return err
+	}
 	_, err = tx.Exec(ctx, `
 		INSERT INTO patients(id, ward, name)
 		SELECT n, (ARRAY['north', 'south', 'east', 'west'])[1 + n % 4], 'Patient Nr. ' || n
-		  FROM generate_series(1, $1::bigint) n
-		 WHERE NOT EXISTS (SELECT FROM patients)`, rows)
+		  FROM generate_series(1, $1::bigint) n`, rows)
 	if err != nil {
 		return err
 	}
