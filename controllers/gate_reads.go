@@ -254,7 +254,7 @@ func (d *gateDatabase) readAll(ctx context.Context, g *Gates, connection Connect
 			continue
 		}
 		reads[schema] = GateRead{Gate: &gates[i]}
-		delete(d.apart, schema)
+		d.apart[schema] = !gates[i].Catalog // before its first barrier it has nothing to be read together with others
 	}
 	return reads
 }

@@ -37,7 +37,22 @@ func (c *Cluster) Kubectl(stdin string, args ...string) (string, error) {
 func (c *Cluster) InstallCRDs() {
 	c.t.Helper()
 	c.kubectl("apply", "--server-side", "-f", "config/crd/bases")
-	c.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
+	// kubectl wait fails on a definition that has no status yet, so what is served is asked for.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		served, err := c.Kubectl("", "get", "--raw", "/apis/syncbarrier.dev/v1alpha1")
+		if err == nil && strings.Contains(served, `"syncschemas/status"`) && strings.Contains(served, `"backfillcheckpoints/status"`) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatalf("the API server does not serve the custom resources: %v: %s", err, served)
+		case <-ticker.C:
+		}
+	}
 }
 
 // InstallOperator applies everything of the operator but its Deployment: the
