@@ -43,8 +43,11 @@ func TestWebhook(t *testing.T) {
 	e.kubectl(t, "", "create", "namespace", "shop")
 
 	t.Run("without a manager only pods that ask for the gate are not created", e.testWebhookAway)
-	m := e.startManager(t, 0, "--leader-election-name=webhook", "--start-gate", "--webhook-bind-address=127.0.0.1:"+strconv.Itoa(port))
+	gateAddress := freeAddress(t)
+	m := e.startManager(t, 0, "--leader-election-name=webhook", "--start-gate", "--webhook-bind-address=127.0.0.1:"+strconv.Itoa(port),
+		"--gate-bind-address="+gateAddress)
 	m.awaitReady(t)
+	e.awaitNewBundle(t, "") // the API server knows it a moment after it was written
 	t.Run("pods get the gate that they ask for, once, and others stay as they are", e.testWebhookPods)
 	t.Run("pods that others make get it too, and those of Jobs do not", e.testWebhookWorkloads)
 	t.Run("an approval takes the right to approve, and carries the name of who made it", e.testApprovals)
@@ -53,6 +56,7 @@ func TestWebhook(t *testing.T) {
 	t.Run("the manager may take a start gate away and change nothing else of a pod", e.testStartGatePolicy)
 	t.Run("a pod with the start gate is scheduled once its database is migrated, and Ready later", e.testStartGate)
 	t.Run("a bypass and the mode Report open pods, and not the gate of the database", e.testDecisionsAreOfPods)
+	t.Run("tools that control rollouts wait for a closed gate and go on with an open one", func(t *testing.T) { e.testRolloutTools(t, gateAddress) })
 	t.Run("each right was needed, and no other", e.testWebhookRights)
 	t.Run("under other names it is the same", e.testOtherNames)
 	select {

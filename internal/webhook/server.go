@@ -50,9 +50,10 @@ type Server struct {
 	host    string
 	port    int
 	pair    keyPair
-	// started answers once the server does, nil before.
 	mu      sync.Mutex
+	// started answers once the server does, nil before; written is closed once the configurations have the caBundle.
 	started func(*http.Request) error
+	written <-chan struct{}
 }
 
 // Add has the manager serve the webhooks, and be ready only once they are.
@@ -73,12 +74,17 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 func (s *Server) check(request *http.Request) error {
 	s.mu.Lock()
-	started := s.started
+	started, written := s.started, s.written
 	s.mu.Unlock()
 	if started == nil {
 		return errors.New("the webhook waits for its configuration, its Secret or its certificate")
 	}
-	return started(request)
+	select {
+	case <-written:
+		return started(request)
+	default:
+		return errors.New("the webhook's configuration does not have the caBundle yet")
+	}
 }
 
 // Start serves until ctx ends, or until it fails.
@@ -93,7 +99,8 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(folder) }() // it holds the certificate and no key
 	secret := types.NamespacedName{Namespace: s.options.Namespace, Name: names.service}
-	if err := rotator.AddRotator(s.mgr, s.rotator(names, secret, folder)); err != nil {
+	keeper := s.rotator(names, secret, folder)
+	if err := rotator.AddRotator(s.mgr, keeper); err != nil {
 		return fmt.Errorf("keep the certificate in Secret %s: %w", secret, err)
 	}
 	if err := s.follow(ctx, secret, folder); err != nil || ctx.Err() != nil {
@@ -110,7 +117,7 @@ func (s *Server) Start(ctx context.Context) error {
 	server.Register(pathDecisions, &admission.Webhook{Handler: DecisionRecorder{}})
 	server.Register(pathApprovals, &admission.Webhook{Handler: ApprovalChecker{Client: s.mgr.GetClient()}})
 	s.mu.Lock()
-	s.started = server.StartedChecker()
+	s.started, s.written = server.StartedChecker(), keeper.IsReady
 	s.mu.Unlock()
 	return server.Start(ctx)
 }
