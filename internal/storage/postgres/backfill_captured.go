@@ -271,7 +271,7 @@ func dueSQL(rules []captured, bare string) string {
 		parts[i] = fmt.Sprintf(`
   SELECT p.partition, p.horizon_seq, %s::text AS tbl, %s::text AS first_slice
     FROM {schema}.sync_partitions p
-   WHERE %s`, quoteText(rule.table), first, rule.partitionsSQL("p.partition", quoteText(bare)))
+   WHERE %s`, quoteText(rule.table), first, rule.partitionsSQL("p.partition", partitionText(bare)))
 		if rule.partition.column != nil {
 			parts[i] += fmt.Sprintf(`
   UNION ALL
@@ -282,8 +282,20 @@ func dueSQL(rules []captured, bare string) string {
      AND a.op = 4
      AND %s
      AND NOT EXISTS (SELECT FROM {schema}.sync_partitions p WHERE p.partition = a.row_id)`,
-				quoteText(rule.prefix()), quoteText(rule.table), rule.partitionsSQL("a.row_id", quoteText(bare)))
+				quoteText(rule.prefix()), quoteText(rule.table), rule.partitionsSQL("a.row_id", partitionText(bare)))
 		}
 	}
 	return strings.Join(parts, "\n  UNION ALL")
+}
+
+// partitionText is quoteText for the name of a partition, which may be any text: also one that stands for the database schema in our statements.
+func partitionText(partition string) string {
+	quoted := quoteText(partition)
+	if !strings.Contains(quoted, "{schema") {
+		return quoted
+	}
+	if !strings.HasPrefix(quoted, " E") {
+		quoted = " E" + quoted
+	}
+	return strings.ReplaceAll(quoted, "{schema", `\x7bschema`)
 }

@@ -87,7 +87,7 @@ func (a *activation) lockCaptured(ctx context.Context) error {
 		err := a.lockOne(ctx, table, a.store.sql(fmt.Sprintf(`
 			INSERT INTO {schema}.sync_partitions(partition)
 			SELECT %s
-			    ON CONFLICT (partition) DO NOTHING`, rule.keyOfText(quoteText(bare)))))
+			    ON CONFLICT (partition) DO NOTHING`, rule.keyOfText(partitionText(bare)))))
 		if err != nil {
 			return err
 		}

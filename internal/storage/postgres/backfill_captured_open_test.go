@@ -113,6 +113,12 @@ func TestAtTheCommitOfAnActivationNothingIsMissing(t *testing.T) {
 				t.Errorf("row %s: %v rows are wrong before COMMIT", partition, rows[0][0])
 			}
 			looked = true
+			if err == nil && partition == storage.AllPartitions {
+				rows, err = q.Query(ctx, `SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'syncbarrier_capture%' AND tgenabled <> 'D'`)
+				if err == nil && rows[0][0] != int64(0) {
+					t.Errorf("%v capture triggers still fire, and nobody needs them", rows[0][0])
+				}
+			}
 			return err
 		}})
 		if err != nil || report.Outcome != storage.OutcomeActivated || !looked {

@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
 
 // tailedCheckpoint fills title_norm of todos, whose changes triggers log.
@@ -72,6 +74,44 @@ func TestCapturedChangesDuringAPassAreCovered(t *testing.T) {
 			db.settled()
 			db.wantText("0", `SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'syncbarrier_capture%'`)
 			db.wantText("1", `SELECT count(*) FROM pg_trigger WHERE tgname = 'syncbarrier_fence_source'`)
+		})
+	}
+}
+
+// Partitions may have any name, and the statements go by every protocol.
+func TestCapturedPartitionsOfAnyNameByEveryProtocol(t *testing.T) {
+	for name, config := range map[string]func(url string) Config{
+		"on sessions of its own": func(url string) Config { return Config{URL: url} },
+		"by the simple protocol": func(url string) Config { return Config{URL: url, SimpleProtocol: true} },
+		"behind a pooler":        func(url string) Config { return Config{URL: testdb.PgBouncer(t, url), Pooler: PoolerTransaction} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			names := []string{"{schema}", `it's a \ back{schema}slash`, "%s $1 ; --", strings.Repeat("long ", 50)}
+			db := newBarrierDB(t)
+			setup := `CREATE TABLE todos(id bigint PRIMARY KEY, tenant text NOT NULL, title text NOT NULL, title_norm text)`
+			b := declareBackfill(db, setup, tailedCheckpoint(names...), todosIn(byTenant))
+			db.store = openStore(t, config(db.url))
+			program := connect(t, db.url)
+			program.run(`SET syncbarrier.writer_version = 2`)
+			change := func(title string) {
+				program.run(`INSERT INTO todos SELECT n + (SELECT count(*) FROM todos), ($1::text[])[n], $2 FROM generate_series(1, 4) AS n`, names, title)
+				program.run(`UPDATE todos SET title = title || 'X'`)
+			}
+			change("Before")
+			claim := b.mustClaim(false)
+			change("During")
+			b.scan(claim, b.mustLeases(claim))
+			change("After")
+			for _, row := range claim.Rows {
+				b.catchUp(claim, row.Partition)
+			}
+			change("At last")
+			for _, row := range claim.Rows {
+				if report := b.mustActivate(claim, row.Partition); report.Rest != 4 {
+					t.Errorf("the activation of %q filled %d rows, want 4", row.Partition, report.Rest)
+				}
+			}
+			db.wantText("0", wrong)
 		})
 	}
 }
