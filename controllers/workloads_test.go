@@ -9,9 +9,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -46,7 +48,7 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		g.pod("batch-0", "clinic=6", outage("6"))
 		g.pod("db-0", "clinic=6", g.statefulSet("db", 3))
 		g.pod("agent-x", "clinic=6", g.daemonSet("agent", 1))
-		g.pod("canary-x", "clinic=6", g.rollout("canary"))
+		g.pod("canary-x", "clinic=6", g.rollout("canary", "{replicas: 4, strategy: {canary: {}}}"))
 		g.pod("alone", "clinic=6")
 		g.pod("another", "billing=6")
 
@@ -58,7 +60,7 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 			{Kind: "Deployment", Name: "front", Version: 6, Gated: 2, Ready: 1, Hold: v1alpha1.HoldLossless},
 			{Kind: "Deployment", Name: "front", Version: 7, Gated: 1, Hold: v1alpha1.HoldLossless},
 			{Kind: "Pod", Name: "alone", Version: 6, Gated: 1},
-			{Kind: "Rollout", Name: "canary", Version: 6, Gated: 1},
+			{Kind: "Rollout", Name: "canary", Version: 6, Gated: 1, Hold: v1alpha1.HoldLosesCapacity},
 			{Kind: "StatefulSet", Name: "db", Version: 6, Gated: 1, Hold: v1alpha1.HoldLosesCapacity},
 		}))
 		Expect(object.Status.WorkloadsTotal).To(BeEquivalentTo(8))
@@ -78,7 +80,7 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		g.apply(g.clinic(7))
 		g.pass()
 		Expect(g.events.heard("Outage")).To(HaveLen(4), "two workloads, on both objects")
-		Expect(g.events.heard("LosesCapacity")).To(HaveLen(4))
+		Expect(g.events.heard("LosesCapacity")).To(HaveLen(6))
 		last := len(g.events.list) - 1
 		Expect(g.events.list[last]).NotTo(ContainSubstring("Outage"), "the barrier's own event comes after the warnings")
 		g.pass()
@@ -255,10 +257,37 @@ func (g *gate) ownedBy(object client.Object) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { Expect(ctrl.SetControllerReference(object, pod, suite.scheme)).To(Succeed()) }
 }
 
-// rollout is one in a cluster without Argo Rollouts: its kind is not known, and nothing is said of what holding it costs.
-func (g *gate) rollout(name string) func(*corev1.Pod) {
-	yes := true
-	return func(pod *corev1.Pod) {
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "argoproj.io/v1alpha1", Kind: "Rollout", Name: name, UID: "1", Controller: &yes}}
-	}
+// rollout makes an Argo Rollout of the kind's own fields, in a cluster that knows no more of the kind than that.
+func (g *gate) rollout(name, spec string) func(*corev1.Pod) {
+	GinkgoHelper()
+	g.installRollouts()
+	object := parsed(`{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: ` + name + `, namespace: ` + g.namespace + `}, spec: ` + spec + `}`)
+	Eventually(func() error { return suite.admin.Create(g.ctx, object) }, "20s", "100ms").Should(Succeed())
+	return g.ownedBy(object)
+}
+
+// installRollouts gives the cluster the kind for the rest of the suite.
+func (g *gate) installRollouts() {
+	GinkgoHelper()
+	definition := parsed(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: rollouts.argoproj.io}
+spec:
+  group: argoproj.io
+  scope: Namespaced
+  names: {kind: Rollout, plural: rollouts, singular: rollout, listKind: RolloutList}
+  versions:
+  - {name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`)
+	Expect(client.IgnoreAlreadyExists(suite.admin.Create(g.ctx, definition))).To(Succeed())
+}
+
+func parsed(text string) *unstructured.Unstructured {
+	GinkgoHelper()
+	object := &unstructured.Unstructured{}
+	json, err := yaml.YAMLToJSON([]byte(text))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(object.UnmarshalJSON(json)).To(Succeed())
+	return object
 }
