@@ -146,7 +146,7 @@ func TestTheOperatorAnswersByHTTPWithItsComponent(t *testing.T) {
 	up, err := filepath.Rel(folder, config)
 	must(t, err)
 	onDisk := filesys.MakeFsOnDisk()
-	write(t, onDisk, filepath.Join(folder, "kustomization.yaml"), "resources: ["+up+"/default]\ncomponents: ["+up+"/gitops/http-gate]\n")
+	write(t, onDisk, filepath.Join(folder, "kustomization.yaml"), "resources: ["+up+"/default]\ncomponents: ["+up+"/gate-http]\n")
 	built := build(t, onDisk, folder)
 
 	containers, _, _ := unstructured.NestedSlice(only(t, built, "Deployment").Object, "spec", "template", "spec", "containers")
