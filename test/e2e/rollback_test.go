@@ -26,7 +26,7 @@ var _ = Describe("A rollout that is rolled back after the activation", func() {
 		By("kubectl rollout undo")
 		kubectl(ctx, "", "rollout", "undo", "deployment/clinic", "-n", c.namespace)
 		Eventually(func() int { return count(c.pods(ctx, programs), "6", corev1.ContainersReady) }).Should(Equal(3))
-		Eventually(func() []string { return c.gates(ctx, "6") }).Should(HaveExactElements("WriterBelowFence", "WriterBelowFence", "WriterBelowFence"))
+		Eventually(func() []string { return c.gates(ctx, "6") }).Should(HaveExactElements("Superseded", "Superseded", "Superseded"))
 		Consistently(func(g Gomega) {
 			pods := c.pods(ctx, programs)
 			g.Expect(count(pods, "6", corev1.PodReady)).To(BeZero())
