@@ -26,7 +26,9 @@ const (
 )
 
 // JobSelector selects the Jobs that the operator made: no others have to be cached.
-func JobSelector() labels.Selector { return labels.SelectorFromSet(labels.Set{labelManagedBy: programName}) }
+func JobSelector() labels.Selector {
+	return labels.SelectorFromSet(labels.Set{labelManagedBy: programName})
+}
 
 // work sees to it that a Job works on the newest claim. The database says whose claim that is, and the list of Jobs comes from the API server
 // and from no cache: a Job that was just made is never made twice.
@@ -81,6 +83,8 @@ func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpo
 		}
 	case wantedPods(pass.job) != int32(pass.progress.Settings.WithDefaults().Parallelism) && !finished(pass.job):
 		return r.claimAndMake(ctx, pass, jobs, false) // the number of workers is part of what each of them was told
+	case !stillAsked(pass.job, pass.schema.Spec.Database.Postgres, pass.schema.Spec.Worker) && !finished(pass.job):
+		return r.claimAndMake(ctx, pass, jobs, false) // a template that was put right, or another address, reaches no Job that is there
 	}
 	if v, err := r.throttled(ctx, pass); v != nil || err != nil {
 		return v, err

@@ -132,6 +132,28 @@ func TestJobNamesFitAndTellClaimsApart(t *testing.T) {
 	}
 }
 
+func TestAJobIsAskedForAsLongAsDatabaseAndTemplateAreTheSame(t *testing.T) {
+	in := withWorker(t, `{spec: {priorityClassName: low}}`)
+	job, err := newWorkerJob(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := withWorker(t, `{spec: {priorityClassName: high}}`)
+	other.Image = "another"
+	switch {
+	case !stillAsked(job, in.Database, in.Worker):
+		t.Error("nothing was changed, and it is no longer asked for")
+	case stillAsked(job, ofParts(), in.Worker):
+		t.Error("another database is not noticed")
+	case stillAsked(job, in.Database, other.Worker) || stillAsked(job, in.Database, nil):
+		t.Error("another template is not noticed")
+	}
+	delete(job.Annotations, annotationAsked)
+	if !stillAsked(job, ofParts(), nil) {
+		t.Error("a Job of an operator that did not note it is not left alone")
+	}
+}
+
 func TestAUsersTemplateIsMergedOverOurs(t *testing.T) {
 	job, err := newWorkerJob(withWorker(t, `
 metadata:

@@ -29,6 +29,9 @@ type worker struct {
 	rows    int64 // rows done when they were shown last
 }
 
+// workerConnections is enough for one share, whose steps come one after the other: there may be 64 workers.
+const workerConnections = 2
+
 // Bounds of the pause between two tries to reach the database.
 const (
 	firstPause = 100 * time.Millisecond
@@ -101,7 +104,7 @@ func (w *worker) work(ctx context.Context) error {
 // later it is a Secret in the middle of a change.
 func (w *worker) open(ctx context.Context) (storage.Store, error) {
 	for try := 0; ; try++ {
-		address, err := w.program.address(nil, need{connections: 4})
+		address, err := w.program.address(nil, need{connections: workerConnections})
 		known := w.files != ""
 		if err == nil {
 			w.address, w.files = address, identify(address)
@@ -147,7 +150,7 @@ func identify(address Address) string {
 
 // moved says whether the address is another one than the one that was opened.
 func (w *worker) moved() bool {
-	address, err := w.program.address(nil, need{connections: 4})
+	address, err := w.program.address(nil, need{connections: workerConnections})
 	return err == nil && identify(address) != w.files
 }
 

@@ -73,7 +73,7 @@ func TestAChangeOfAnyFileIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address.Connections = 4
+	address.Connections = workerConnections
 	w.files = identify(address)
 	if address.TLSCA != filepath.Join(folder, "ca.crt") || w.moved() {
 		t.Fatalf("nothing was changed: %+v", address)
@@ -83,7 +83,7 @@ func TestAChangeOfAnyFileIsNoticed(t *testing.T) {
 		if !w.moved() {
 			t.Errorf("a change of %s is not noticed", name)
 		}
-		if address, err = p.address(nil, need{connections: 4}); err != nil {
+		if address, err = p.address(nil, need{connections: workerConnections}); err != nil {
 			t.Fatal(err)
 		}
 		w.files = identify(address)

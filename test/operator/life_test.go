@@ -110,7 +110,7 @@ var _ = Describe("The whole life of a schema", func() {
 
 		By("no password being anywhere")
 		c.expectNoPassword(ctx)
-	}, SpecTimeout(5*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 })
 
 // expectNoPassword looks for the database's password in everything that people see.

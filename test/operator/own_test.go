@@ -39,7 +39,7 @@ var _ = Describe("A container of the user's own", func() {
 		Expect(c.number(ctx, wrongRows)).To(BeZero())
 		Expect(c.jobs(ctx)).To(HaveLen(1))
 		c.expectNoPassword(ctx)
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 })
 
 // psqlFolder is where psql is on this machine; an image of the user's own would bring it.

@@ -77,7 +77,7 @@ var _ = Describe("A worker", func() {
 		jobs := c.jobs(ctx)
 		Expect(jobs).To(HaveLen(1))
 		Expect(jobs[0].UID).To(Equal(job.UID), "the Job was replaced: evictions were counted")
-	}, SpecTimeout(4*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("goes on under a new claim at the cursor when its Job is deleted, and what it had is not done again", func(ctx context.Context) {
 		c := underWay(ctx, counting, "")
@@ -90,7 +90,7 @@ var _ = Describe("A worker", func() {
 		c.theEnd(ctx)
 		Expect(c.number(ctx, `SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(Equal(epoch + 1))
 		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm = '1'`)).To(BeEquivalentTo(rows))
-	}, SpecTimeout(4*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("that is one of several does its share, also when their number changes while they work", func(ctx context.Context) {
 		c := underWay(ctx, counting+", parallelism: 1", "")
@@ -112,7 +112,7 @@ var _ = Describe("A worker", func() {
 			Expect(suite.admin.Get(ctx, client.ObjectKeyFromObject(&next), &next)).To(Succeed())
 			return next.Status.Succeeded
 		}).Should(BeEquivalentTo(3), "each index ends well")
-	}, SpecTimeout(3*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("that loses its claim ends and leaves nothing behind; the next Job has a claim of its own", func(ctx context.Context) {
 		c := underWay(ctx, counting, "")
@@ -132,7 +132,7 @@ var _ = Describe("A worker", func() {
 		Expect(c.number(ctx, `SELECT owner_epoch FROM sync_backfill_checkpoints`)).To(BeEquivalentTo(3))
 		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm = '1'`)).To(BeEquivalentTo(rows))
 		Expect(c.rowsDone(ctx)).To(BeEquivalentTo(rows))
-	}, SpecTimeout(3*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("of the operator before it is left to finish its work", func(ctx context.Context) {
 		c := underWay(ctx, counting, "")
@@ -146,7 +146,7 @@ var _ = Describe("A worker", func() {
 		Expect(jobs).To(HaveLen(1))
 		Expect(jobs[0].UID).To(Equal(job.UID))
 		Expect(jobs[0].Spec.Template.Spec.Containers[0].Image).To(Equal(image))
-	}, SpecTimeout(3*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("takes a rotated password from its mounted Secret and keeps its pod", func(ctx context.Context) {
 		c := underWay(ctx, lower(100), "")
@@ -163,7 +163,7 @@ var _ = Describe("A worker", func() {
 		Expect(c.pods(ctx)).To(HaveLen(1))
 		Expect(c.pods(ctx)[0].UID).To(Equal(pod.UID))
 		c.expectNoPassword(ctx)
-	}, SpecTimeout(4*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("whose SQL fails on a row ends its Job at once, and the key is named to a person", func(ctx context.Context) {
 		c := newClinic(ctx)
@@ -174,7 +174,7 @@ var _ = Describe("A worker", func() {
 		Expect(c.pods(ctx)).To(HaveLen(1), "a permanent failure was tried again")
 		Expect(c.number(ctx, `SELECT count(*) FROM todos WHERE title_norm IS NOT NULL`)).To(BeNumerically(">=", 10), "earlier batches are kept")
 		c.becomes(ctx, "False InvalidSQL")
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 
 	It("that cannot start says why in the cluster's own words", func(ctx context.Context) {
 		c := newClinic(ctx)
@@ -193,7 +193,12 @@ var _ = Describe("A worker", func() {
 		Expect(suite.admin.Status().Update(ctx, quota)).To(Succeed())
 		Expect(suite.admin.DeleteAllOf(ctx, &batchv1.Job{}, client.InNamespace(c.namespace), client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
 		c.says(ctx, "False WorkerPending", "exceeded quota: small")
-	}, SpecTimeout(3*time.Minute))
+
+		By("both being put right")
+		Expect(suite.admin.Delete(ctx, quota)).To(Succeed())
+		c.apply(c.manifest(7, lower(0), ""))
+		c.theEnd(ctx)
+	}, SpecTimeout(6*time.Minute))
 
 	It("is refused before anything has happened where its template breaks what the work depends on", func(ctx context.Context) {
 		c := newClinic(ctx)
@@ -209,7 +214,7 @@ var _ = Describe("A worker", func() {
 		c.becomes(ctx, "False InvalidSpec")
 		Expect(strings.Join(c.messages(ctx), "\n")).To(And(ContainSubstring("spec.worker.template: the API server refuses"), ContainSubstring("must be less than or equal to cpu limit")))
 		Expect(c.number(ctx, `SELECT count(*) FROM pg_tables WHERE tablename LIKE 'sync%'`)).To(BeZero())
-	}, SpecTimeout(2*time.Minute))
+	}, SpecTimeout(6*time.Minute))
 })
 
 // messages are those of the schema's conditions.
