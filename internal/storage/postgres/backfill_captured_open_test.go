@@ -12,6 +12,10 @@ import (
 
 // Ways to have a transaction in flight, and to end it.
 var openTransactions = map[string]struct{ begin, end []string }{
+	"with new rows alone": { // which nobody can lock: only its partition is held
+		[]string{`BEGIN`, `INSERT INTO todos VALUES (998, 'a', 'Late'), (999, 'a', 'Late')`},
+		[]string{`COMMIT`},
+	},
 	"open": {
 		[]string{`BEGIN`, `UPDATE todos SET title = 'Late' WHERE id = 2`, `INSERT INTO todos VALUES (999, 'a', 'Late')`},
 		[]string{`COMMIT`},
@@ -106,7 +110,7 @@ func TestAtTheCommitOfAnActivationNothingIsMissing(t *testing.T) {
 		blocked := make(chan error, 1)
 		looked := false
 		report, err := db.store.Activate(db.ctx, claim, storage.Activation{Partition: partition, BeforeCommit: func(ctx context.Context, q storage.Querier) error {
-			go func() { blocked <- program.try(`UPDATE todos SET title = 'After' WHERE id = 4`) }()
+			go func() { blocked <- program.try(`INSERT INTO todos VALUES (999, 'a', 'After')`) }()
 			waitBlocked(t, connect(t, db.url), program.pid())
 			rows, err := q.Query(ctx, wrong+" AND tenant = 'a'")
 			if err == nil && rows[0][0] != int64(0) {
