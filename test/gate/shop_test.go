@@ -26,6 +26,7 @@ import (
 type shop struct {
 	namespace string
 	db        *pgx.Conn
+	more      string // of the schema that was applied last
 }
 
 func newShop(ctx context.Context) *shop {
@@ -62,6 +63,13 @@ func (s *shop) apply(manifest string) {
 // applySchema applies a version of the schema, with lines added to its spec. Version 7 has a backfill of 20 rows a second.
 func (s *shop) applySchema(version int, more string) {
 	GinkgoHelper()
+	s.more = more
+	s.applySchemaAt(version, 20)
+}
+
+// applySchemaAt applies it with a backfill of so many rows a second; 0: as fast as it goes.
+func (s *shop) applySchemaAt(version, rate int) {
+	GinkgoHelper()
 	text := fmt.Sprintf(`
 apiVersion: syncbarrier.dev/v1alpha1
 kind: SyncSchema
@@ -75,28 +83,27 @@ spec:
     columns:
     - {name: id, type: integer}
     - {name: title, type: string}
-`, version, more)
+`, version, s.more)
 	if version >= 7 {
 		text += "    - {name: title_norm, type: string, nullable: true}\n"
 	}
 	text += "    primaryKey: [id]\n"
 	if version >= 7 {
-		text += `
+		text += fmt.Sprintf(`
   checkpoints:
   - name: title-norm
     version: 7
     sources: [{table: todos, changes: CommitLog}]
-    backfill: {update: {table: todos, set: {title_norm: lower(title)}}, batchRows: 10, maxRowsPerSecond: 20}
-`
+    backfill: {update: {table: todos, set: {title_norm: lower(title)}}, batchRows: 10, maxRowsPerSecond: %d}
+`, rate)
 	}
 	s.apply(text)
 }
 
-// letGo has the backfill go as fast as it can. Workers read their settings with each batch.
+// letGo has the backfill go as fast as it can, by the setting that may change at any time, and waits until the gate is open.
 func (s *shop) letGo(ctx context.Context) {
 	GinkgoHelper()
-	_, err := s.db.Exec(ctx, `UPDATE sync_backfill_definitions SET settings = '{}'`)
-	Expect(err).NotTo(HaveOccurred())
+	s.applySchemaAt(7, 0)
 	Eventually(func() string { return s.ready(ctx) }).Should(Equal("True GateOpen"))
 }
 
@@ -242,13 +249,21 @@ func (s *sampler) note(ctx context.Context, serving int, err error) {
 	}
 }
 
-// lowestSoFar gives the lowest count since the beginning, or since it was asked last, and begins anew.
+// lowestSoFar gives the lowest count since the beginning, or since it was asked last, and begins anew. It waits for a count that was begun after
+// it was asked.
 func (s *sampler) lowestSoFar() int {
 	GinkgoHelper()
 	s.mu.Lock()
+	enough := s.samples + 2 // the one under way may have begun before
+	s.mu.Unlock()
+	Eventually(func(g Gomega) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		g.Expect(s.failure).NotTo(HaveOccurred())
+		g.Expect(s.samples).To(BeNumerically(">=", enough))
+	}).Should(Succeed())
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	Expect(s.failure).NotTo(HaveOccurred())
-	Expect(s.samples).To(BeNumerically(">", 0), "something was counted")
 	lowest := s.lowest
 	s.lowest, s.samples = 1<<30, 0
 	return lowest
