@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -64,7 +65,9 @@ type podPass struct {
 	percent map[string]int32
 	// wanted is spec.version of the SyncSchema of the pass, 0 without one.
 	wanted int64
-	ends   time.Time // of the first bypass to end
+	// underway says that the SyncSchema of the pass is not at rest.
+	underway bool
+	ends     time.Time // of the first bypass to end
 }
 
 // judgedPod is a pod with the newest condition known of it and what it is to be.
@@ -142,7 +145,14 @@ func (r *PodReconciler) learn(ctx context.Context, pass *podPass) error {
 			pass.ends = facts.Bypass.Until
 		}
 		if name == pass.name.Name {
-			pass.wanted = int64(object.Spec.Version)
+			pass.wanted, pass.underway = int64(object.Spec.Version), underway(&object)
+			if len(pass.pods) == 0 && !pass.underway {
+				facts.Problem = "nobody asks for it"
+				mu.Lock()
+				pass.facts[name] = facts
+				mu.Unlock()
+				continue
+			}
 		}
 		reads.Go(func() {
 			read := r.Gates.Read(ctx, &object, hotGate*4/5)
@@ -154,6 +164,12 @@ func (r *PodReconciler) learn(ctx context.Context, pass *podPass) error {
 	}
 	reads.Wait()
 	return nil
+}
+
+// underway says whether a SyncSchema is not at rest. It paces reads and decides nothing: of a thousand SyncSchemas that nobody asks for, no
+// database is read.
+func underway(object *v1alpha1.SyncSchema) bool {
+	return object.Status.ObservedGeneration != object.Generation || meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionReconciling)
 }
 
 // factsOf gives what an object says of its gate, before the database is read.
@@ -183,8 +199,11 @@ func (r *PodReconciler) lookAgain(pass *podPass) time.Duration {
 	if len(pass.pods) > 0 {
 		after = coldGate - time.Duration(draw(r.Jitter)*float64(coldGate)/5)
 	}
-	if pass.waits() {
+	switch {
+	case pass.waits():
 		after = hotGate
+	case pass.underway && len(pass.pods) == 0:
+		after = watchEvery // its barrier, or its checkpoints, may come
 	}
 	if !pass.ends.IsZero() {
 		if left := max(pass.ends.Sub(pass.now), time.Millisecond); after == 0 || left < after {
@@ -209,7 +228,7 @@ func (p *podPass) waits() bool {
 
 // tell has the SyncSchema looked at whose gate or pods are not as they were.
 func (r *PodReconciler) tell(pass *podPass) {
-	if r.Changed == nil || pass.wanted == 0 {
+	if r.Changed == nil || pass.wanted == 0 || len(pass.pods) == 0 && !pass.underway {
 		return
 	}
 	state := pass.summary()
