@@ -97,6 +97,14 @@ images: ## Build the images of the operator and the sample application, and load
 	./hack/images.sh operator clinic postgres | tee dist/images/references
 	./hack/cluster/load.sh operator clinic postgres
 
+.PHONY: quickstart
+quickstart: ## Show the operator at work on a cluster: an application goes from version 6 to 7, with a live picture.
+	./hack/quickstart.sh
+
+.PHONY: e2e
+e2e: ## Run the stories of test/e2e on a real cluster (that of KUBECONFIG, or one that is started and ended).
+	./hack/e2e.sh
+
 .PHONY: clean
 clean: ## Remove what was built. Caches outside the checkout stay.
 	rm -rf bin dist

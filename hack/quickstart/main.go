@@ -15,6 +15,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -104,22 +105,12 @@ func look(ctx context.Context, reader client.Client, namespace string) (state, e
 
 // over says that the schema is Ready as its spec wants it, and that the rollout has ended.
 func (s state) over() bool {
-	ready, _ := condition(s.schema, v1alpha1.ConditionReady)
+	ready := meta.IsStatusConditionTrue(s.schema.Status.Conditions, v1alpha1.ConditionReady)
 	rollout := s.deployment.Status
 	replicas := *s.deployment.Spec.Replicas
 	return ready && s.schema.Status.ObservedGeneration == s.schema.Generation &&
 		rollout.ObservedGeneration == s.deployment.Generation &&
 		rollout.UpdatedReplicas == replicas && rollout.Replicas == replicas && rollout.AvailableReplicas == replicas
-}
-
-// condition is whether a condition of the schema is True, and its reason.
-func condition(schema v1alpha1.SyncSchema, kind string) (bool, string) {
-	for _, found := range schema.Status.Conditions {
-		if found.Type == kind {
-			return found.Status == "True", found.Reason
-		}
-	}
-	return false, ""
 }
 
 // lines are the picture, without the time.
@@ -132,22 +123,33 @@ func (s state) lines() []string {
 	if fenced := s.schema.Status.MinWriterVersion; fenced != nil && *fenced > 0 {
 		fence = fmt.Sprintf("writes of programs below version %d are refused", *fenced)
 	}
-	open, why := condition(s.schema, v1alpha1.ConditionGateOpen)
-	gate := fmt.Sprintf("closed for version %d: %s", s.schema.Spec.Version, why)
-	if open {
-		gate = fmt.Sprintf("open for version %d", s.schema.Spec.Version)
-	}
 	picture := []string{"database   " + stored, "fence      " + fence}
 	for _, checkpoint := range s.checkpoints {
 		picture = append(picture, "backfill   "+progress(checkpoint))
 	}
-	picture = append(picture, "gate       "+gate)
+	picture = append(picture, "gate       "+s.gate())
 	for _, version := range []string{"6", "7"} {
 		if row := podRow(s.pods, version); row != "" {
 			picture = append(picture, fmt.Sprintf("pods of %s  %s", version, row))
 		}
 	}
 	return picture
+}
+
+// gate is what the gate says of the version that is wanted now.
+func (s state) gate() string {
+	for _, found := range s.schema.Status.Conditions {
+		switch {
+		case found.Type != v1alpha1.ConditionGateOpen:
+		case found.ObservedGeneration != s.schema.Generation:
+			return fmt.Sprintf("version %d was not looked at yet", s.schema.Spec.Version)
+		case found.Status == "True":
+			return fmt.Sprintf("open for version %d", s.schema.Spec.Version)
+		default:
+			return fmt.Sprintf("closed for version %d: %s", s.schema.Spec.Version, found.Reason)
+		}
+	}
+	return "not known yet"
 }
 
 // progress is the bar of a backfill.
