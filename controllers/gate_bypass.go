@@ -31,8 +31,12 @@ func bypassOf(object *v1alpha1.SyncSchema, now time.Time) (*podgate.Bypass, erro
 	return &podgate.Bypass{Until: until, Reason: cut(reason, 200)}, nil
 }
 
-// bypassedBy names the program that wrote the annotation, as the API server recorded it; empty: it did not.
-func bypassedBy(object *v1alpha1.SyncSchema) string {
+// bypassedBy names who wrote the annotation: the user, where the webhook writes the name, so that nobody else can; else the program, as the
+// API server recorded it. Empty: it did not.
+func bypassedBy(object *v1alpha1.SyncSchema, named bool) string {
+	if user := object.Annotations[v1alpha1.AnnotationBypassedBy]; named && user != "" {
+		return cut(user, 200)
+	}
 	field := fmt.Sprintf("%q", "f:"+v1alpha1.AnnotationBypass)
 	for _, entry := range object.ManagedFields {
 		if entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), field) {

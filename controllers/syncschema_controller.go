@@ -56,6 +56,8 @@ type SyncSchemaReconciler struct {
 	// Image and PullPolicy are those of the worker, for the try-out of its Job before a barrier.
 	Image      string
 	PullPolicy corev1.PullPolicy
+	// Named says that the webhook writes who made a decision, so that the name can be believed.
+	Named bool
 	// Jitter draws from 0 to 1; nil: at random.
 	Jitter func() float64
 	// Pods reads the pods that ask for the gate, Workloads says who made them; nil: nobody watches pods.

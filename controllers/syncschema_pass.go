@@ -41,7 +41,7 @@ func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
 		object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonMigrating,
 		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Generation),
 	}
-	pass.seeBypass()
+	pass.seeBypass(r.Named)
 	return pass
 }
 

@@ -203,8 +203,8 @@ func (p *schemaPass) podEvents(after []metav1.Condition) []notice {
 	return out
 }
 
-// seeBypass reads what a person decided.
-func (p *schemaPass) seeBypass() {
+// seeBypass reads what a person decided. named says that the webhook writes who did.
+func (p *schemaPass) seeBypass(named bool) {
 	bypass, err := bypassOf(p.object, p.now)
 	if err != nil {
 		p.bypassProblem = err.Error()
@@ -212,6 +212,6 @@ func (p *schemaPass) seeBypass() {
 	}
 	p.advice.bypassTold = false
 	if p.bypass = bypass; bypass != nil {
-		p.bypassedBy = bypassedBy(p.object)
+		p.bypassedBy = bypassedBy(p.object, named)
 	}
 }

@@ -24,6 +24,9 @@ middle of a migration too, and goes on when it is back.
 Of several replicas one works, the holder of a lease. A replica that loses the lease cancels what it does in databases, which roll it
 back, and ends with exit code 1; so does one that cannot start. SIGTERM and SIGINT end it with 0.
 
+With --webhook-bind-address every replica serves the webhook of config/webhook: it gives pods that ask for it the serve gate, and has plans
+approved by those who may.
+
 Probes are at /healthz and /readyz, metrics at /metrics. The environment gives POD_NAME and POD_NAMESPACE, the manager's own pod, from
 which the image of the workers is read.`
 

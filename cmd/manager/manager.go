@@ -166,7 +166,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, databases, forGates *
 	recorder := mgr.GetEventRecorder("syncbarrier")
 	schemas := &controllers.SyncSchemaReconciler{
 		Client: mgr.GetClient(), Live: live, Databases: databases, Events: recorder, Clock: clock.Real{},
-		Cluster: cluster, Resync: o.resync, Image: image, PullPolicy: policy,
+		Cluster: cluster, Resync: o.resync, Image: image, PullPolicy: policy, Named: o.webhook.served(),
 	}
 	checkpoints := &controllers.BackfillCheckpointReconciler{
 		Client: mgr.GetClient(), Live: live, Databases: databases, Events: recorder, Clock: clock.Real{},

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
 	"github.com/syncbarrier/syncbarrier/pkg/servegate"
@@ -63,6 +64,43 @@ func TestWebhook(t *testing.T) {
 	case <-m.exited:
 		t.Error("the manager ended meanwhile")
 	default:
+	}
+	if err := m.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-m.exited
+	t.Run("where it may be ignored, pods are created without it while no manager runs", e.testIgnored)
+}
+
+func (e *environment) testIgnored(t *testing.T) {
+	if err := e.client.Create(t.Context(), newPod("shop", true)); err == nil {
+		t.Error("without the overlay a pod that asks for the gate is created")
+	}
+	var built struct {
+		Webhooks []map[string]any `json:"webhooks"`
+	}
+	for _, document := range strings.Split(kustomize(t, "config/webhook-ignore"), "\n---\n") {
+		if strings.Contains(document, "\nkind: MutatingWebhookConfiguration\n") {
+			if err := yaml.Unmarshal([]byte(document), &built); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(built.Webhooks) != 2 {
+		t.Fatalf("the overlay has %d webhooks, want 2", len(built.Webhooks))
+	}
+	for i, hook := range built.Webhooks {
+		e.kubectl(t, "", "patch", "mutatingwebhookconfiguration", "syncbarrier", "--type=json",
+			"-p", fmt.Sprintf(`[{"op": "test", "path": "/webhooks/%d/name", "value": %q}, {"op": "replace", "path": "/webhooks/%d/failurePolicy", "value": %q}]`,
+				i, hook["name"], i, hook["failurePolicy"]))
+	}
+	waitFor(t, "a pod to be created without its gate", func(ctx context.Context) (bool, error) {
+		pod := newPod("shop", true)
+		err := e.client.Create(ctx, pod)
+		return err == nil && len(pod.Spec.ReadinessGates) == 0, err
+	})
+	if _, err := e.cluster.Kubectl("", "annotate", "syncschema", "clinic", "-n", "shop", "--overwrite", "syncbarrier.dev/approve=7@aaaaaaaaaaaa"); err == nil {
+		t.Error("a plan was approved while nobody could check who did")
 	}
 }
 
@@ -412,6 +450,8 @@ func (e *environment) testStartGate(t *testing.T) {
 		return len(pod.Spec.SchedulingGates) == 1 && pod.Spec.SchedulingGates[0].Name == "a.example/b", err
 	})
 	e.awaitReason(t, pod, corev1.ConditionFalse, "Backfilling")
+	e.kubectl(t, "", "annotate", "pod", pod.Name, "-n", namespace, "--overwrite", "syncbarrier.dev/requires=clinic=1")
+	e.awaitReason(t, pod, corev1.ConditionFalse, "VersionEdited")
 }
 
 func (e *environment) testDecisionsAreOfPods(t *testing.T) {
@@ -438,6 +478,10 @@ func (e *environment) testDecisionsAreOfPods(t *testing.T) {
 	e.kubectl(t, "", "annotate", "syncschema", "clinic", "-n", namespace, "syncbarrier.dev/bypass="+until+";a test")
 	e.awaitReason(t, pod, corev1.ConditionTrue, "Bypassed")
 	closed("while it is bypassed")
+	waitFor(t, "who bypassed it", func(ctx context.Context) (bool, error) {
+		message, err := e.cluster.Kubectl("", "get", "syncschema", "clinic", "-n", namespace, "-o", `jsonpath={.status.conditions[?(@.type=="GateBypassed")].message}`)
+		return strings.Contains(message, ", by admin: a test"), err
+	})
 	e.kubectl(t, "", "annotate", "syncschema", "clinic", "-n", namespace, "syncbarrier.dev/bypass-")
 	e.apply(t, namespace, 2, backfilled+"  gate: {mode: Report}\n")
 	e.awaitReason(t, pod, corev1.ConditionTrue, "ReportOnly")
