@@ -86,6 +86,18 @@ func (s attemptState) failed(err error, waited time.Duration, now time.Time, jit
 	return s
 }
 
+// restFactor: SQL that runs under the locks of a barrier and fails holds writers up each time. It is left alone for at least so many times what
+// it took.
+const restFactor = 20
+
+// refused gives the state after SQL of the spec failed under the locks. Looking again is for what a person puts right in the database; a changed
+// spec or a retry does not wait for it.
+func (s attemptState) refused(err error, took time.Duration, now time.Time, resync time.Duration) attemptState {
+	s = s.succeeded()
+	s.failure, s.due = err, now.Add(max(resync, restFactor*took))
+	return s
+}
+
 // succeeded forgets the failures.
 func (s attemptState) succeeded() attemptState {
 	return attemptState{trigger: s.trigger, fence: s.fence, fenceAt: s.fenceAt}

@@ -177,6 +177,10 @@ func (r *SyncSchemaReconciler) attemptFailed(ctx context.Context, pass *schemaPa
 	}
 	if v.state != stateReconciling {
 		pass.attempt = pass.attempt.succeeded()
+		if class == storage.ClassInvalidSQL || class == storage.ClassNotTransactional {
+			pass.attempt = pass.attempt.refused(err, waited, pass.now, r.resync())
+			v.after = pass.attempt.due.Sub(pass.now)
+		}
 		r.attempts.put(pass.object.UID, pass.attempt)
 		return v, nil
 	}

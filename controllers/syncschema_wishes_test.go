@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -139,6 +140,30 @@ var _ = Describe("A SyncSchema does what a person asks for:", func() {
 		w.annotate(object, AnnotationRetry, time.Now().UTC().Format(time.RFC3339))
 		object, _ = w.pass()
 		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7))
+	})
+
+	It("SQL that fails under the locks is not run again before a resync, or before somebody asks", func() {
+		w.sql(`CREATE SEQUENCE tries`) // what it counts survives a rollback
+		tries := func() int64 { return w.number(`SELECT last_value FROM tries`) }
+		w.apply(w.clinic(7, withSQL(7, "SELECT nextval('tries'); SELECT nonsense")))
+		w.pass()
+		Expect(tries()).To(BeEquivalentTo(1))
+		for range 3 {
+			w.clock.advance(time.Minute)
+			object, again := w.pass()
+			expectStalled(object.Status.Conditions, v1alpha1.ReasonInvalidSQL, "nonsense")
+			Expect(again.RequeueAfter).To(BeNumerically("<", DefaultResync))
+			Expect(tries()).To(BeEquivalentTo(1))
+		}
+		w.clock.advance(2 * time.Minute)
+		w.pass()
+		Expect(tries()).To(BeEquivalentTo(2))
+		w.annotate(w.schema(), AnnotationRetry, time.Now().UTC().Format(time.RFC3339))
+		w.pass()
+		Expect(tries()).To(BeEquivalentTo(3))
+
+		failed := attemptState{}.refused(errors.New("late"), time.Minute, w.clock.Now(), DefaultResync)
+		Expect(failed.due).To(Equal(w.clock.Now().Add(20*time.Minute)), "what holds writers up for a minute rests for twenty")
 	})
 
 	It("live settings of an entry reach its workers, and another number of workers gets another Job", func() {
