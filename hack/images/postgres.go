@@ -24,8 +24,8 @@ const postgresStart = `#!/bin/sh
 set -eu
 if [ ! -e "$PGDATA/PG_VERSION" ]; then
 	umask 077
-	echo "$POSTGRES_PASSWORD" >/tmp/password
-	%[1]s/initdb --pgdata="$PGDATA" --username=postgres --pwfile=/tmp/password --auth=scram-sha-256 --encoding=UTF8 --no-locale --no-sync
+	echo "$POSTGRES_PASSWORD" |
+		%[1]s/initdb --pgdata="$PGDATA" --username=postgres --pwfile=/dev/stdin --auth=scram-sha-256 --encoding=UTF8 --no-locale --no-sync
 	echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
 	echo "CREATE DATABASE \"$POSTGRES_DB\"" | %[1]s/postgres --single -D "$PGDATA" postgres
 fi

@@ -56,7 +56,7 @@ func newClinic(ctx context.Context, patients int) *clinic {
 		},
 	})).To(Succeed())
 	c.rolledOut(ctx, "clinic-db")
-	c.connect(ctx)
+	c.connect(Default, ctx)
 	c.apply(ctx, 6, fmt.Sprintf(`
 - target: {kind: Deployment, name: clinic}
   patch: |
@@ -100,25 +100,31 @@ func (c *clinic) apply(ctx context.Context, version int, patches string) {
 	kubectl(ctx, "", "apply", "-k", overlay(name, fmt.Sprintf("examples/clinic/app/deploy/v%d", version), c.namespace, patches))
 }
 
-// connect opens a connection to the database from here.
-func (c *clinic) connect(ctx context.Context) {
+// connectAgain is connect, for a database that was killed: until it is back.
+func (c *clinic) connectAgain(ctx context.Context) {
 	GinkgoHelper()
+	_ = c.db.Close(ctx) // it is broken
+	Eventually(c.connect).WithContext(ctx).Should(Succeed())
+}
+
+// connect opens a connection to the database from here, through a forwarded port of its own.
+func (c *clinic) connect(g Gomega, ctx context.Context) {
 	forward := exec.Command(suite.kubectl, "port-forward", "-n", c.namespace, "service/clinic-db", ":5432")
 	output, err := forward.StdoutPipe()
-	Expect(err).NotTo(HaveOccurred())
-	Expect(forward.Start()).To(Succeed())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(forward.Start()).To(Succeed())
 	DeferCleanup(func() {
 		Expect(forward.Process.Kill()).To(Succeed())
 		_ = forward.Wait() // it was killed
 	})
 	line, err := bufio.NewReader(output).ReadString('\n')
-	Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(HaveOccurred())
 	var port int
 	_, err = fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d", &port)
-	Expect(err).NotTo(HaveOccurred(), "kubectl port-forward says: %s", line)
+	g.Expect(err).NotTo(HaveOccurred(), "kubectl port-forward says: %s", line)
 	address := fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/clinic?sslmode=disable&application_name=story", password, port)
 	c.db, err = pgx.Connect(ctx, address)
-	Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 func (c *clinic) number(ctx context.Context, query string, arguments ...any) int64 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +70,7 @@ func (c *clinic) allowLoad(ctx context.Context, allowed ...string) {
 	AddReportEntry("what users saw", counted)
 	var other []string
 	for outcome, times := range counted {
-		if !contains(allowed, outcome) {
+		if !slices.Contains(allowed, outcome) {
 			other = append(other, fmt.Sprintf("%s: %d times", outcome, times))
 		}
 	}
@@ -91,13 +92,4 @@ func total(counted map[string]int) (sum int) {
 		sum += times
 	}
 	return sum
-}
-
-func contains(list []string, wanted string) bool {
-	for _, item := range list {
-		if item == wanted {
-			return true
-		}
-	}
-	return false
 }
