@@ -32,16 +32,18 @@ type clinic struct {
 	namespace string
 	db        *pgx.Conn
 	patients  int
+	patches   string
 }
 
 // newClinic brings the clinic up at version 6, with so many patients, and returns when it serves and its schema is Ready.
-func newClinic(ctx context.Context, patients int) *clinic {
+// What is different about its manifests, in every version, is said by patches.
+func newClinic(ctx context.Context, patients int, patches ...string) *clinic {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "clinic-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
 	Expect(suite.admin.Create(ctx, namespace)).To(Succeed())
-	c := &clinic{namespace: namespace.Name, patients: patients}
+	c := &clinic{namespace: namespace.Name, patients: patients, patches: strings.Join(patches, "")}
 	DeferCleanup(func(ctx context.Context) { c.remove(ctx) }, NodeTimeout(2*time.Minute))
 
 	// The database first: its address is a part of the Secret that everything else reads.
@@ -93,7 +95,7 @@ func (c *clinic) remove(ctx context.Context) {
 // apply does what a GitOps tool does with the folder of a version.
 func (c *clinic) apply(ctx context.Context, version int, patches string) {
 	GinkgoHelper()
-	if patches != "" {
+	if patches += c.patches; patches != "" {
 		patches = "patches:" + patches
 	}
 	name := fmt.Sprintf("%s/v%d", c.namespace, version)

@@ -41,6 +41,56 @@ var _ = Describe("A rollout that is held", func() {
 	}, SpecTimeout(6*time.Minute))
 })
 
+const (
+	// defaults is a Deployment that says nothing about how it is rolled out: a quarter of its pods may be missing.
+	defaults = `
+- target: {kind: Deployment, name: clinic}
+  patch: |
+    - {op: replace, path: /spec/replicas, value: 4}
+    - {op: remove, path: /spec/strategy}
+`
+	// verySlowly has the backfill of 3,000 patients take 75 seconds at least.
+	verySlowly = `
+- target: {kind: SyncSchema, name: clinic}
+  patch: |
+    - {op: add, path: /spec/checkpoints/0/backfill/batchRows, value: 20}
+    - {op: add, path: /spec/checkpoints/0/backfill/maxRowsPerSecond, value: 40}
+`
+)
+
+var _ = Describe("A rollout that is held at the default surge", func() {
+	It("has a lost pod replaced and a revert healed while it waits, and goes on", func(ctx context.Context) {
+		c := newClinic(ctx, 3000, defaults)
+		c.apply(ctx, 7, verySlowly)
+		serving := func() []int {
+			pods := c.pods(ctx, programs)
+			return []int{count(pods, "6", corev1.PodReady), count(pods, "7", corev1.PodReady), count(pods, "7", corev1.ContainersReady)}
+		}
+		Eventually(serving).Should(Equal([]int{3, 0, 2}), "of version 6 serve, of version 7 serve, of version 7 run")
+
+		By("a pod of version 6 being lost")
+		for _, pod := range c.pods(ctx, programs) {
+			if versionOf(pod) == "6" {
+				Expect(suite.admin.Delete(ctx, &pod)).To(Succeed())
+				break
+			}
+		}
+		Eventually(serving).Should(Equal([]int{3, 0, 2}), "the pod that replaces it is let in: it reads as the others do")
+		Expect(c.gates(ctx, "7")).To(HaveExactElements("Backfilling", "Backfilling"))
+
+		By("the commit being reverted")
+		c.apply(ctx, 6, "")
+		c.becomes(ctx, "False VersionRegression")
+		Eventually(serving).Should(Equal([]int{4, 0, 0}))
+
+		By("the commit being made again, without the throttle")
+		c.apply(ctx, 7, "")
+		c.becomes(ctx, "True GateOpen")
+		c.rolledOut(ctx, "clinic")
+		c.holds(ctx, 7)
+	}, SpecTimeout(5*time.Minute))
+})
+
 // heldUntilActivated watches the rollout until the checkpoint is activated: all the time three pods of version 6 are Ready and none of
 // version 7 is, and at the last look three of those run and only the gate holds them.
 func (c *clinic) heldUntilActivated(ctx context.Context) {
