@@ -319,3 +319,67 @@ func (s *Store) checkCapturedPrune(ctx context.Context, tx pgx.Tx, partition str
 	}
 	return nil
 }
+
+// settleUnused ends the capture of sources that no open checkpoint reads and that nobody has ended, and prunes what is left of their log:
+// whoever activated the last row was killed right after, or did not get the table, or an old transaction kept the log. Without it triggers
+// would go on writing a log that nobody reads. It waits for nobody for long; what it does not get is left to the next time.
+func (s *Store) settleUnused(ctx context.Context) error {
+	var rules []captured
+	const what = "look for capture that nobody needs"
+	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+		needs, err := s.readSourceNeeds(ctx, tx)
+		if err != nil || len(needs) == 0 {
+			return err
+		}
+		sources, err := s.readSources(ctx, tx, tablesOfNeeds(needs))
+		if err != nil {
+			return err
+		}
+		for _, need := range needs {
+			source, rule := sources[need.table.Name], captureRule(need.table)
+			if !need.unused || source == nil {
+				continue
+			}
+			left := len(s.captureRemoval(source, false)) > 0
+			if !left && need.fenced {
+				if left, err = s.hasCapturedLog(ctx, tx, rule); err != nil {
+					return err
+				}
+			}
+			if left {
+				rules = append(rules, rule)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, rule := range rules {
+		_, err := s.endCapture(ctx, rule.table)
+		if err == nil {
+			err = s.pruneCaptured(ctx, []captured{rule}, storage.AllPartitions, settleBatches)
+		}
+		if err != nil && !storage.ClassOf(err).Retryable() {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) hasCapturedLog(ctx context.Context, q querier, rule captured) (exists bool, err error) {
+	err = q.QueryRow(ctx, s.sql(`
+		SELECT EXISTS (
+		  SELECT
+		    FROM {schema}.sync_partitions p
+		   CROSS JOIN LATERAL (
+		     SELECT
+		       FROM {schema}.sync_commits k
+		      WHERE k.partition = p.partition
+		      LIMIT 1) AS kept
+		   WHERE starts_with(p.partition, $1::text))`), rule.prefix()).Scan(&exists)
+	if err != nil {
+		return false, fmt.Errorf("look for the captured log of table %q: %w", rule.table, err)
+	}
+	return exists, nil
+}

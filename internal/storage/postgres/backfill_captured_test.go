@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -114,6 +115,37 @@ func TestCapturedPartitionsOfAnyNameByEveryProtocol(t *testing.T) {
 			db.wantText("0", wrong)
 		})
 	}
+}
+
+// A worker that is killed right after it has activated the last row leaves the triggers on. The next look at the version ends them.
+func TestCaptureThatNobodyEndedIsEndedByTheNextApply(t *testing.T) {
+	db, program := newTailedDB(t, 20, inOne, storage.DefaultPartition)
+	claim := db.mustClaim(false)
+	db.scan(claim, db.mustLeases(claim))
+	reader := connect(t, db.url)
+	report, err := db.store.Activate(db.ctx, claim, storage.Activation{Partition: storage.DefaultPartition, BeforeCommit: func(context.Context, storage.Querier) error {
+		return reader.try(`BEGIN; LOCK TABLE todos IN ROW EXCLUSIVE MODE`) // so nobody gets the table
+	}})
+	if err != nil || report.Outcome != storage.OutcomeActivated {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	const triggers = `SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'syncbarrier_capture%'`
+	if db.text(triggers) == "0" {
+		t.Fatal("the capture was ended although the table was held")
+	}
+	reader.run(`COMMIT`)
+	program.run(`UPDATE todos SET title = 'for nobody'`)
+	wanted := target(2, todosIn(inOne))
+	wanted.Checkpoints = []storage.Checkpoint{tailedCheckpoint(storage.DefaultPartition)}
+	result := db.mustApply(wanted)
+	if result.Outcome != storage.Agreed || len(result.Warnings) > 0 {
+		t.Errorf("%+v", result)
+	}
+	db.wantText("0", triggers)
+	db.eventually("the log is pruned", func() bool {
+		db.mustApply(wanted)
+		return db.text(`SELECT count(*) FROM sync_changes`) == "0"
+	})
 }
 
 // settled waits until nothing is left of the captured log: transactions elsewhere in the server keep the last of it for a while.

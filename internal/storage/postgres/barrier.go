@@ -137,6 +137,9 @@ func (b *barrier) locks(ctx context.Context, q querier, decision storage.Decisio
 // agree ends an attempt whose work is done already. Only the owner may have to be written down.
 func (b *barrier) agree(ctx context.Context, seen view) (storage.BarrierResult, error) {
 	result := b.resultOf(seen.decision)
+	if err := b.store.settleUnused(ctx); err != nil {
+		result.Warnings = append(result.Warnings, fmt.Sprintf("capture that nobody needs any more goes on: %v", err))
+	}
 	if ownerIsRecorded(seen.facts, b.target) {
 		return result, nil
 	}
