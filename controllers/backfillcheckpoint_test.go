@@ -259,6 +259,32 @@ var _ = Describe("A BackfillCheckpoint", func() {
 		Entry("a table that is not declared", func(c *v1alpha1.BackfillCheckpoint) { c.Spec.Sources[0].Table = "absent" }, v1alpha1.ReasonInvalidSpec, "absent"),
 	)
 
+	It("that speaks of something else than what is declared under its name is ContentDrift, and makes no Job", func() {
+		w.apply(standaloneOf(w, "mine", "of-my-own"))
+		w.apply(w.clinic(7, func(s *v1alpha1.SyncSchema) { s.Spec.Checkpoints = nil }))
+		w.pass()
+		Expect(suite.admin.Delete(w.ctx, w.checkpoint("mine"))).To(Succeed())
+		other := standaloneOf(w, "mine", "of-my-own")
+		other.Spec.Backfill.Update.Set = map[string]v1alpha1.Expression{"name_search": "initcap(name)"}
+		w.apply(other)
+		object, _ := w.passCheckpoint("mine")
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonContentDrift, "other content")
+		Expect(w.jobs()).To(BeEmpty())
+		Expect(suite.admin.Delete(w.ctx, object)).To(Succeed())
+		w.apply(standaloneOf(w, "mine", "of-my-own"))
+		w.bring()
+	})
+
+	It("changes nothing in a database schema that another owner has taken over", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		w.sql(`UPDATE sync_barrier_owner SET cluster = 'elsewhere'`)
+		object, _ := w.passCheckpoint(child)
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonConflict, "elsewhere/")
+		Expect(epoch()).To(BeZero())
+		Expect(w.jobs()).To(BeEmpty())
+	})
+
 	It("waits for a schema that is not there", func() {
 		w.apply(standaloneOf(w, "early", "early"))
 		object, _ := w.passCheckpoint("early")
