@@ -250,24 +250,25 @@ func (g *tcpGate) open(t *testing.T) {
 			}
 			out, err := net.Dial("tcp", g.to)
 			if err != nil {
-				in.Close()
+				_ = in.Close() // whoever dialled sees it closed
 				continue
 			}
 			g.mu.Lock()
 			g.conns = append(g.conns, in, out)
 			g.mu.Unlock()
-			go func() { _, _ = io.Copy(in, out); in.Close() }() // it ends when either side does
-			go func() { _, _ = io.Copy(out, in); out.Close() }()
+			// Either ends when one side does, and then ends the other.
+			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
 		}
 	}()
 }
 
 func (g *tcpGate) shut() {
-	g.listener.Close()
+	_ = g.listener.Close() // it may be shut already
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, conn := range g.conns {
-		conn.Close()
+		_ = conn.Close() // the other side may have closed it
 	}
 	g.conns = nil
 }
