@@ -33,6 +33,7 @@ func TestManager(t *testing.T) {
 	t.Run("SIGTERM in the middle of a migration rolls it back and gives the lease up", e.testTerminated)
 	t.Run("SIGKILL in the middle of a migration leaves nothing that holds the next one up", e.testKilled)
 	t.Run("for one namespace it works with rights in that namespace alone", e.testNamespaced)
+	t.Run("with many SyncSchemas at rest it writes nothing, and its memory and connections are bounded", e.testRest)
 	t.Run("each right in its own namespace was needed", e.testRights)
 }
 
