@@ -39,7 +39,7 @@ func bypassedBy(object *v1alpha1.SyncSchema, named bool) string {
 	}
 	field := fmt.Sprintf("%q", "f:"+v1alpha1.AnnotationBypass)
 	for _, entry := range object.ManagedFields {
-		if entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), field) {
+		if entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), field) {
 			return entry.Manager
 		}
 	}

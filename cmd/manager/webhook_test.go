@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,11 +66,41 @@ func TestWebhook(t *testing.T) {
 		t.Error("the manager ended meanwhile")
 	default:
 	}
-	if err := m.command.Process.Kill(); err != nil {
+	if err := m.command.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	<-m.exited
+	if code := m.awaitExit(t, 15*time.Second); code != 0 {
+		t.Errorf("it ended with %d, want 0", code)
+	}
 	t.Run("where it may be ignored, pods are created without it while no manager runs", e.testIgnored)
+	t.Run("a manager whose webhook was taken away is ready for all the rest, and serves it once it is back", e.testTakenAway)
+}
+
+func (e *environment) testTakenAway(t *testing.T) {
+	port, err := testcluster.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	configuration := e.kubectl(t, "", "get", "mutatingwebhookconfiguration", "syncbarrier", "-o", "json")
+	e.kubectl(t, "", "delete", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-l", "app.kubernetes.io/name=syncbarrier")
+	m := e.startManager(t, 1, "--leader-election-name=taken-away", "--webhook-bind-address=127.0.0.1:"+strconv.Itoa(port))
+	m.awaitReady(t)
+	var back admissionregistrationv1.MutatingWebhookConfiguration
+	if err := json.Unmarshal([]byte(configuration), &back); err != nil {
+		t.Fatal(err)
+	}
+	back.ResourceVersion, back.UID, back.ManagedFields = "", "", nil
+	number := int32(port)
+	fail := admissionregistrationv1.Fail
+	for i := range back.Webhooks {
+		back.Webhooks[i].ClientConfig.Service.Port = &number
+		back.Webhooks[i].ClientConfig.CABundle = nil
+		back.Webhooks[i].FailurePolicy = &fail
+	}
+	if err := e.client.Create(t.Context(), &back); err != nil {
+		t.Fatal(err)
+	}
+	e.awaitNewBundle(t, "")
 }
 
 func (e *environment) testIgnored(t *testing.T) {

@@ -28,6 +28,9 @@ func (s *Server) find(ctx context.Context) found {
 	said := ""
 	for {
 		names, missing, err := s.look(ctx)
+		s.mu.Lock()
+		s.absent = err == nil && names.service == ""
+		s.mu.Unlock()
 		if err == nil && missing == "" {
 			return names
 		}

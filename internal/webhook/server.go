@@ -51,12 +51,15 @@ type Server struct {
 	port    int
 	pair    keyPair
 	mu      sync.Mutex
+	// absent says that no configuration points here, so that nobody can miss the webhook.
+	absent bool
 	// started answers once the server does, nil before; written is closed once the configurations have the caBundle.
 	started func(*http.Request) error
 	written <-chan struct{}
 }
 
-// Add has the manager serve the webhooks, and be ready only once they are.
+// Add has the manager serve the webhooks. It is ready only once they are, or if no webhook configuration points at it: a person may have taken
+// that away, and what else the manager does is wanted all the same.
 func Add(mgr ctrl.Manager, o Options) error {
 	host, port, err := net.SplitHostPort(o.Address)
 	if err != nil {
@@ -74,10 +77,13 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 func (s *Server) check(request *http.Request) error {
 	s.mu.Lock()
-	started, written := s.started, s.written
+	absent, started, written := s.absent, s.started, s.written
 	s.mu.Unlock()
+	if absent {
+		return nil
+	}
 	if started == nil {
-		return errors.New("the webhook waits for its configuration, its Secret or its certificate")
+		return errors.New("the webhook waits for its Secret or its certificate")
 	}
 	select {
 	case <-written:
