@@ -29,6 +29,8 @@ end_containers() {
 	runs containerd || return 0
 	local id
 	for id in $(containers containers list -q); do
+		# What the plugins wrote down about it, its loopback included.
+		rm -f /var/lib/cni/results/*"$id"*
 		containers containers info "$id" | grep -o '/var/run/netns/[a-z0-9-]*' || true
 	done | sort -u >"$state/namespaces"
 	for id in $(containers tasks list -q); do
@@ -101,9 +103,10 @@ remove_network
 remove_mounts
 [ ! -f "$state/cgroups-before" ] || remove_cgroups
 find /var/log/containers -lname "$state/*" -delete 2>/dev/null || true
-# Folders outside $state that kubelet and the plugins insist on, if nobody else uses them.
-rm -f /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint
-for folder in /var/log/containers /var/lib/kubelet/device-plugins /var/lib/kubelet /var/lib/cni/results /var/lib/cni /run/containerd/s /run/containerd; do
+# Outside $state lies what kubelet and the plugins insist on. Folders go if nobody else uses them.
+[ -s "$state/cgroups-before" ] || rm -f /var/lib/kubelet/device-plugins/{kubelet.sock,DEPRECATION,kubelet_internal_checkpoint}
+for folder in /var/lib/kubelet/device-plugins /var/lib/kubelet /var/lib/cni/results /var/lib/cni /var/log/containers \
+	/run/containerd/runc/k8s.io /run/containerd/runc /run/containerd/s /run/containerd; do
 	rmdir "$folder" 2>/dev/null || true
 done
 rm -rf --one-file-system "$state"
