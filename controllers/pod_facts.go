@@ -78,6 +78,12 @@ func carriesGate(pod *corev1.Pod) bool {
 	})
 }
 
+// ofJob says that a Job made the pod: it does its work and ends, and is never gated.
+func ofJob(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "Job" && isGroup(owner.APIVersion, "batch")
+}
+
 // gateFacts gives what is judged of a pod.
 func gateFacts(pod *corev1.Pod, condition *corev1.PodCondition) podgate.Pod {
 	out := podgate.Pod{Annotation: pod.Annotations[v1alpha1.AnnotationRequires], Open: isTrue(condition)}

@@ -46,7 +46,7 @@ func (r *PodReconciler) show(pass *podPass) {
 	ungated := 0
 	for _, judged := range pass.pods {
 		gatePods.WithLabelValues(pass.name.Namespace, pass.name.Name, judged.verdict.Reason).Inc()
-		if !carriesGate(judged.pod) {
+		if !carriesGate(judged.pod) && !ofJob(judged.pod) {
 			ungated++
 		}
 	}

@@ -58,7 +58,7 @@ func (r *SyncSchemaReconciler) seePods(ctx context.Context, pass *schemaPass) (*
 	for i := range pods {
 		pod := &pods[i]
 		version := requiredVersion(pod, pass.object.Name)
-		if version == 0 {
+		if version == 0 || ofJob(pod) {
 			continue
 		}
 		made, err := r.Workloads.of(ctx, pod)

@@ -103,6 +103,10 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		bare := func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }
 		first, second := g.pod("before", "clinic=6", bare), g.pod("slipped-in", "clinic=6", bare)
 		g.pod("normal", "clinic=6")
+		g.pod("of-a-job", "clinic=6", bare, func(p *corev1.Pod) {
+			yes := true
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "nightly", UID: "1", Controller: &yes}}
+		})
 		object, _ := g.pass()
 		ungated := condition(object, v1alpha1.ConditionPodsUngated)
 		Expect(ungated.Status).To(Equal(metav1.ConditionTrue))
