@@ -32,6 +32,7 @@ func TestManager(t *testing.T) {
 	t.Run("of two managers one works, and the other takes over when the lease is taken away in the middle of a migration", e.testLeaseTakenAway)
 	t.Run("SIGTERM in the middle of a migration rolls it back and gives the lease up", e.testTerminated)
 	t.Run("SIGKILL in the middle of a migration leaves nothing that holds the next one up", e.testKilled)
+	t.Run("SIGKILL after the commit and before a status could be written runs nothing twice", e.testKilledAfterCommit)
 	t.Run("for one namespace it works with rights in that namespace alone", e.testNamespaced)
 	t.Run("with many SyncSchemas at rest it writes nothing, and its memory and connections are bounded", e.testRest)
 	t.Run("each right in its own namespace was needed", e.testRights)
@@ -273,6 +274,38 @@ func (e *environment) testKilled(t *testing.T) {
 	waitFor(t, "the server to notice", func(context.Context) (bool, error) { return inTransaction(t, db, pid) == 0, nil })
 	release()
 	e.startManager(t, 1, "--leader-election-name="+name)
+	e.status(t, namespace, "GateOpen")
+	if runs := number(t, db, `SELECT count(*) FROM sync_barrier_history WHERE version = 2`); runs != 1 {
+		t.Errorf("version 2 was recorded %d times, want once", runs)
+	}
+}
+
+// testKilledAfterCommit stops the API server while a migration is under way, so that nothing of it is known outside the database.
+func (e *environment) testKilledAfterCommit(t *testing.T) {
+	namespace := e.namespace(t)
+	db := e.database(t, namespace)
+	const name = "killed-after-commit"
+	first := e.startManager(t, 0, "--leader-election-name="+name, "--namespaces="+namespace)
+	e.apply(t, namespace, 1, "")
+	e.status(t, namespace, "GateOpen")
+	release := holdMigrations(t, db)
+	e.apply(t, namespace, 2, held)
+	awaitMigrating(t, db, 0)
+
+	e.cluster.FreezeAPIServer()
+	release()
+	waitFor(t, "the commit", func(context.Context) (bool, error) {
+		return number(t, db, `SELECT schema_version FROM sync_schema_meta`) == 2, nil
+	})
+	if err := first.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	first.awaitExit(t, 10*time.Second)
+	e.cluster.ContinueAPIServer()
+	if known := e.kubectl(t, "", "get", "syncschema", "clinic", "-n", namespace, "-o", "jsonpath={.status.storedVersion}"); known != "1" {
+		t.Fatalf("the status says version %s: the manager was killed too late for this test", known)
+	}
+	e.startManager(t, 1, "--leader-election-name="+name, "--namespaces="+namespace)
 	e.status(t, namespace, "GateOpen")
 	if runs := number(t, db, `SELECT count(*) FROM sync_barrier_history WHERE version = 2`); runs != 1 {
 		t.Errorf("version 2 was recorded %d times, want once", runs)
