@@ -139,7 +139,6 @@ func TestAJobIsAskedForAsLongAsDatabaseAndTemplateAreTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := withWorker(t, `{spec: {priorityClassName: high}}`)
-	other.Image = "another"
 	switch {
 	case !stillAsked(job, in.Database, in.Worker):
 		t.Error("nothing was changed, and it is no longer asked for")
