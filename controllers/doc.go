@@ -4,8 +4,11 @@
 //
 // One pass of a reconciler goes through phases, each in a file of its own:
 //
-//	SyncSchema          translate -> connect -> observe -> children -> suspend -> approve -> migrate -> gate
+//	SyncSchema          translate -> connect -> observe -> pods -> children -> suspend -> warn -> approve -> await pods -> migrate -> gate
 //	BackfillCheckpoint  schema -> connect -> observe -> declare -> settings -> suspend -> work
+//
+// The third reconciler, of pods, writes one condition of theirs: find -> learn (read the gates) -> judge (internal/podgate) -> write. Its request is
+// a SyncSchema, and a pass is over all pods that require it.
 //
 // The first phase that something is in the way of gives the verdict, which is the reason of Ready. Then status is written once, by
 // server-side apply, and only if it changed; events follow the write.

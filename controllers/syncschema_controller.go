@@ -111,7 +111,7 @@ func (r *SyncSchemaReconciler) run(ctx context.Context, pass *schemaPass) error 
 			return err
 		}
 	}
-	for _, act := range []schemaPhase{r.children, r.suspend, r.approve, r.awaitPods, r.migrate, r.openGate} {
+	for _, act := range []schemaPhase{r.children, r.suspend, r.warn, r.approve, r.awaitPods, r.migrate, r.openGate} {
 		if pass.verdict != nil {
 			return nil
 		}

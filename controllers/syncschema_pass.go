@@ -39,7 +39,7 @@ func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
 	before, _ := r.statuses.current(object, &object.Status).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
 	pass := &schemaPass{
 		object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonMigrating,
-		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Generation),
+		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Spec.Version),
 	}
 	pass.seeBypass(r.Named)
 	return pass

@@ -21,9 +21,9 @@ type advices struct {
 }
 
 type advice struct {
-	generation   int64
+	version      int32 // spec.version that it is about
 	planned      bool
-	unversioned  []storage.UnversionedWriter // of the plan of this generation
+	unversioned  []storage.UnversionedWriter // of the plan of this version
 	warned       map[types.UID]bool          // workloads that were warned of
 	lateWarned   map[types.UID]bool          // workloads whose deadline was
 	waitingSince time.Time                   // for pods; zero: not
@@ -38,13 +38,13 @@ type advice struct {
 // refusalsShown is how long a refused write is shown after the last one.
 const refusalsShown = 10 * time.Minute
 
-func (a *advices) get(uid types.UID, generation int64) advice {
+func (a *advices) get(uid types.UID, version int32) advice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known := a.of[uid]
-	if known.generation != generation || known.warned == nil {
+	if known.version != version || known.warned == nil {
 		known = advice{
-			generation: generation, warned: map[types.UID]bool{}, lateWarned: map[types.UID]bool{},
+			version: version, warned: map[types.UID]bool{}, lateWarned: map[types.UID]bool{},
 			refusedKnown: known.refusedKnown, refused: known.refused, refusedNew: known.refusedNew, refusedAt: known.refusedAt,
 		}
 	}
@@ -93,8 +93,12 @@ func (a advice) unversionedWriters(now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// warn tells, once for each version and before its barrier, what will be lost while new pods wait: on the SyncSchema and on the workload.
-func (r *SyncSchemaReconciler) warn(ctx context.Context, pass *schemaPass) {
+// warn tells, once for each version, before its barrier and before its plan is approved, what will be lost while new pods wait: on the
+// SyncSchema and on the workload.
+func (r *SyncSchemaReconciler) warn(_ context.Context, pass *schemaPass) (*verdict, error) {
+	if pass.pods == nil || pass.status.StoredVersion >= pass.target.Version {
+		return nil, nil
+	}
 	for _, w := range pass.pods.unsafe() {
 		if pass.advice.warned[w.uid] {
 			continue
@@ -102,9 +106,7 @@ func (r *SyncSchemaReconciler) warn(ctx context.Context, pass *schemaPass) {
 		pass.advice.warned[w.uid] = true
 		r.tellBoth(pass, w, string(w.hold), fmt.Sprintf("%s; the barrier of version %d is still to come", w.holdText(), pass.target.Version))
 	}
-	if !pass.advice.planned && len(pass.pods.groups) > 0 {
-		r.planAhead(ctx, pass)
-	}
+	return nil, nil
 }
 
 // planAhead asks once how long new pods are expected to wait, and who writes without a version. A plan that cannot be made is no matter of this
@@ -136,7 +138,7 @@ func (r *SyncSchemaReconciler) tellBoth(pass *schemaPass, w workload, reason, no
 	}
 }
 
-// awaitPods warns of what is ahead, and, with cutover WhenPodsWait, keeps the barrier back until every workload has pods of the new version
+// awaitPods finds out what is ahead, and, with cutover WhenPodsWait, keeps the barrier back until every workload has pods of the new version
 // that only the gate holds.
 func (r *SyncSchemaReconciler) awaitPods(ctx context.Context, pass *schemaPass) (*verdict, error) {
 	if pass.pods == nil {
@@ -146,7 +148,9 @@ func (r *SyncSchemaReconciler) awaitPods(ctx context.Context, pass *schemaPass) 
 		pass.advice.unversioned = nil // the fence has an answer for them now
 		return nil, nil
 	}
-	r.warn(ctx, pass)
+	if !pass.advice.planned && len(pass.pods.groups) > 0 {
+		r.planAhead(ctx, pass)
+	}
 	strategy := pass.object.Spec.EffectiveStrategy()
 	if strategy.Cutover != v1alpha1.CutoverWhenPodsWait {
 		return nil, nil
