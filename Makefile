@@ -105,6 +105,10 @@ quickstart: ## Show the operator at work on a cluster: an application goes from 
 e2e: ## Run the stories of test/e2e on a real cluster (that of KUBECONFIG, or one that is started and ended).
 	./hack/e2e.sh
 
+.PHONY: e2e-all
+e2e-all: ## The same, with every fault in every phase.
+	E2E_ALL=1 ./hack/e2e.sh
+
 .PHONY: clean
 clean: ## Remove what was built. Caches outside the checkout stay.
 	rm -rf bin dist

@@ -54,7 +54,9 @@ func watch(ctx context.Context, namespace string) error {
 		if err != nil {
 			return err
 		}
-		screen.draw(now, time.Since(start))
+		if err := screen.draw(now, time.Since(start)); err != nil {
+			return err
+		}
 		if now.over() {
 			return nil
 		}

@@ -26,17 +26,20 @@ const (
 	clearEnd = "\033[0J"
 )
 
-func (s *screen) draw(now state, passed time.Duration) {
+// draw shows the state as it is after so much time.
+func (s *screen) draw(now state, passed time.Duration) error {
 	lines := now.lines()
 	picture := strings.Join(lines, "\n")
 	if !s.terminal {
-		if picture != s.last {
-			fmt.Fprintf(s.out, "--- after %.1f s\n%s\n", passed.Seconds(), picture)
+		if picture == s.last {
+			return nil
 		}
 		s.last = picture
-		return
+		_, err := fmt.Fprintf(s.out, "--- after %.1f s\n%s\n", passed.Seconds(), picture)
+		return err
 	}
-	fmt.Fprint(s.out, strings.Repeat(lineUp, s.height), clearEnd)
-	fmt.Fprintf(s.out, "clinic, version %d wanted              %5.1f s\n%s\n", now.schema.Spec.Version, passed.Seconds(), picture)
+	_, err := fmt.Fprintf(s.out, "%s%sclinic, version %d wanted              %5.1f s\n%s\n",
+		strings.Repeat(lineUp, s.height), clearEnd, now.schema.Spec.Version, passed.Seconds(), picture)
 	s.height = len(lines) + 1
+	return err
 }
