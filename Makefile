@@ -109,6 +109,10 @@ e2e: ## Run the stories of test/e2e on a real cluster (that of KUBECONFIG, or on
 e2e-all: ## The same, with every fault in every phase.
 	E2E_ALL=1 ./hack/e2e.sh
 
+.PHONY: soak
+soak: ## Take a loaded application through SOAK_ROUNDS versions (30), disturbed in each, and check every promise after each.
+	SOAK_ROUNDS=$${SOAK_ROUNDS:-30} ./hack/e2e.sh --ginkgo.focus=Soak
+
 .PHONY: clean
 clean: ## Remove what was built. Caches outside the checkout stay.
 	rm -rf bin dist

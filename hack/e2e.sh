@@ -17,4 +17,4 @@ if [ -z "${KUBECONFIG:-}" ]; then
 	export KILL_CONTAINER="ctr --address $socket --namespace k8s.io tasks kill --signal SIGKILL"
 fi
 make --no-print-directory images
-go test -v -count=1 -tags e2e -timeout 40m ./test/e2e --ginkgo.v --ginkgo.fail-fast "$@"
+go test -v -count=1 -tags e2e -timeout 70m ./test/e2e --ginkgo.v --ginkgo.fail-fast "$@"

@@ -17,14 +17,7 @@ import (
 
 // faults are what is killed, as SIGKILL does, in the middle of an upgrade.
 var faults = map[string]func(*clinic, context.Context){
-	"the operator is killed, both replicas": func(c *clinic, ctx context.Context) {
-		var pods corev1.PodList
-		Expect(suite.admin.List(ctx, &pods, client.InNamespace(ownNamespace), client.MatchingLabels{"app.kubernetes.io/component": "manager"})).To(Succeed())
-		Expect(pods.Items).To(HaveLen(2))
-		for _, pod := range pods.Items {
-			killContainer(ctx, pod)
-		}
-	},
+	"the operator is killed, both replicas": func(_ *clinic, ctx context.Context) { killOperator(ctx) },
 	"the database is killed": func(c *clinic, ctx context.Context) {
 		pods := c.pods(ctx, client.MatchingLabels{"app": "clinic-db"})
 		Expect(pods).To(HaveLen(1))
@@ -43,8 +36,8 @@ var phases = map[string]func(*clinic, context.Context){
 var _ = Describe("A fault in the middle of an upgrade", func() {
 	configuration, _ := GinkgoConfiguration()
 	chosen, number := configuration.RandomSeed%int64(len(faults)*len(phases)), int64(0)
-	for _, when := range slices.Sorted(maps.Keys(phases)) {
-		for _, what := range slices.Sorted(maps.Keys(faults)) {
+	for _, when := range sorted(phases) {
+		for _, what := range sorted(faults) {
 			if os.Getenv("E2E_ALL") == "" && number != chosen {
 				number++
 				continue
@@ -63,3 +56,20 @@ var _ = Describe("A fault in the middle of an upgrade", func() {
 		}
 	}
 })
+
+// killOperator kills both replicas.
+func killOperator(ctx context.Context) {
+	GinkgoHelper()
+	var pods corev1.PodList
+	Expect(suite.admin.List(ctx, &pods, client.InNamespace(ownNamespace), client.MatchingLabels{"app.kubernetes.io/component": "manager"})).To(Succeed())
+	for _, pod := range pods.Items {
+		if is(pod, corev1.ContainersReady) {
+			killContainer(ctx, pod)
+		}
+	}
+}
+
+// sorted are a table's names in order, so that a seed chooses the same one every time.
+func sorted[V any](table map[string]V) []string {
+	return slices.Sorted(maps.Keys(table))
+}

@@ -25,6 +25,8 @@ const (
 	startTimeout = 2 * time.Minute
 	// shutdownTimeout bounds how long requests under way are waited for at the end.
 	shutdownTimeout = 10 * time.Second
+	// farewell is how long clients are told to leave.
+	farewell = 2 * time.Second
 	// requestTimeout bounds one request with its statement.
 	requestTimeout = 5 * time.Second
 )
@@ -70,6 +72,9 @@ func run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+	// Clients that keep connections are told to leave first: a connection that is closed while a request is on its way loses it.
+	patients.ending.Store(true)
+	time.Sleep(farewell)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	return server.Shutdown(ending)

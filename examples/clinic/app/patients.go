@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,6 +35,7 @@ func definition(version int, name string) string {
 type patients struct {
 	pool    *pgxpool.Pool
 	version int
+	ending  atomic.Bool // the program is about to end
 }
 
 // openPatients prepares connections; the first request makes the first.

@@ -31,6 +31,9 @@ func (p *patients) handler() http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		w.Header().Set(versionHeader, strconv.Itoa(p.version))
+		if p.ending.Load() {
+			w.Header().Set("Connection", "close")
+		}
 		routes.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
