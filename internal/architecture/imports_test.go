@@ -94,7 +94,7 @@ func TestABrokenArrowIsFound(t *testing.T) {
 		"nothing imports cmd":                            {"internal/cli", "cmd/syncbarrier", "without the operator"},
 		"nothing imports an example":                     {"pkg/servegate", "examples/clinic", "outer edge"},
 		"a program imports no test database":             {"cmd/manager", "internal/testdb", "not part of a program"},
-		"a program imports no test cluster":             {"controllers", "internal/testcluster", "not part of a program"},
+		"a program imports no test cluster":              {"controllers", "internal/testcluster", "not part of a program"},
 		"a program imports no testing":                   {"internal/barrier", "testing", "not part of a program"},
 		"the contract may import testing":                {"internal/storage/storagetest", "testing", ""},
 		"a name that begins like another is another one": {"internal/barrierless", "k8s.io/api/core/v1", ""},
