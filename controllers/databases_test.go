@@ -42,6 +42,7 @@ var _ = Describe("Databases", func() {
 		GinkgoHelper()
 		lease, err := databases.Acquire(ctx, c)
 		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(lease.Release) // a spec that fails would have Close wait for ever
 		return lease
 	}
 	reasonOf := func(err error) string {
@@ -57,9 +58,10 @@ var _ = Describe("Databases", func() {
 		for range 20 {
 			all.Go(func() {
 				defer GinkgoRecover()
-				lease := acquire(c)
+				lease, err := databases.Acquire(ctx, c)
+				Expect(err).NotTo(HaveOccurred())
 				defer lease.Release()
-				_, err := lease.Store.Identity(ctx)
+				_, err = lease.Store.Identity(ctx)
 				Expect(err).NotTo(HaveOccurred())
 			})
 		}
