@@ -60,6 +60,9 @@ func (s *Store) moveHorizon(ctx context.Context, partition string, seq int64, fo
 			 WHERE partition = $1::text
 			   FOR NO KEY UPDATE`), partition).Scan(&last, &horizon)
 		if errors.Is(err, pgx.ErrNoRows) {
+			if isCaptured(partition) {
+				return storage.CheckPartition(partition) // which refuses what is reserved
+			}
 			return nil // no log, nothing to prune
 		}
 		if err != nil {
