@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -130,12 +133,21 @@ func (s state) lines() []string {
 		picture = append(picture, "backfill   "+progress(checkpoint))
 	}
 	picture = append(picture, "gate       "+s.gate())
-	for _, version := range []string{"6", "7"} {
-		if row := podRow(s.pods, version); row != "" {
-			picture = append(picture, fmt.Sprintf("pods of %s  %s", version, row))
-		}
+	for _, version := range versions(s.pods) {
+		picture = append(picture, fmt.Sprintf("pods of %s  %s", version, podRow(s.pods, version)))
 	}
 	return picture
+}
+
+// versions are those of the pods, the older first.
+func versions(pods []corev1.Pod) []string {
+	seen := map[string]bool{}
+	for _, pod := range pods {
+		seen[versionOf(pod)] = true
+	}
+	return slices.SortedFunc(maps.Keys(seen), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+	})
 }
 
 // gate is what the gate says of the version that is wanted now.
@@ -191,9 +203,6 @@ func podRow(pods []corev1.Pod, version string) string {
 			other++
 			marks = append(marks, "○")
 		}
-	}
-	if len(marks) == 0 {
-		return ""
 	}
 	var said []string
 	for _, group := range []struct {
