@@ -19,6 +19,7 @@ want ip iproute2
 want conntrack conntrack
 want openssl openssl
 want findmnt util-linux
+compgen -G '/etc/ssl/cert*/ca-certificates.crt' >/dev/null || compgen -G '/etc/pki/tls/certs/ca-bundle.crt' >/dev/null || packages+=(ca-certificates)
 [ -x /usr/lib/cni/bridge ] || [ -x /opt/cni/bin/bridge ] || packages+=(containernetworking-plugins)
 
 if [ "${#packages[@]}" -eq 0 ]; then

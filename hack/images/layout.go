@@ -34,16 +34,30 @@ type text struct {
 // platform is what the programs were compiled for: images run on this machine's own cluster.
 func platform() (system, architecture string) { return "linux", runtime.GOARCH }
 
+// authorities is where programs look for the certificates of public authorities first (Go's crypto/x509, root_linux.go).
+const authorities = "/etc/ssl/certs/ca-certificates.crt"
+
 // operatorLayout is what the Dockerfile makes.
 func operatorLayout(programs string) layout {
 	return layout{
 		files: map[string]string{
+			authorities:    ownAuthorities(),
 			"/manager":     filepath.Join(programs, "manager"),
 			"/syncbarrier": filepath.Join(programs, "syncbarrier"),
 		},
 		user:       nobody,
 		entrypoint: []string{"/manager"},
 	}
+}
+
+// ownAuthorities is where this machine has that file: distributions differ.
+func ownAuthorities() string {
+	for _, file := range []string{authorities, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"} {
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+	}
+	return authorities
 }
 
 // programLayout is one program and nothing else.

@@ -71,15 +71,15 @@ func TestTheDockerfileAndTheArchiveMakeTheSameImage(t *testing.T) {
 	if len(entrypoint) == 0 || !slices.Equal(config.Config.Entrypoint, entrypoint) {
 		t.Errorf("the archive starts %q, the Dockerfile's image %q", config.Config.Entrypoint, entrypoint)
 	}
-	inArchive := executables(t, content)
+	inArchive := filesOf(t, content)
 	slices.Sort(files)
 	if len(files) == 0 || !slices.Equal(inArchive, files) {
-		t.Errorf("the archive has the programs %q, the Dockerfile's image %q", inArchive, files)
+		t.Errorf("the archive has the files %q, the Dockerfile's image %q", inArchive, files)
 	}
 }
 
-// executables lists the files that everybody may run, and fails on others.
-func executables(t *testing.T, content layout) (found []string) {
+// filesOf lists the files of an archive, and fails if a program is none that everybody may run, or anybody may write.
+func filesOf(t *testing.T, content layout) (found []string) {
 	t.Helper()
 	opened, err := content.open()
 	if err != nil {
@@ -96,7 +96,10 @@ func executables(t *testing.T, content layout) (found []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if header.Mode != 0o755 {
+		if header.Typeflag == tar.TypeDir {
+			continue
+		}
+		if program := !strings.Contains(header.Name, "/"); header.Mode&0o022 != 0 || program != (header.Mode == 0o755) {
 			t.Errorf("%s has the mode %o", header.Name, header.Mode)
 		}
 		found = append(found, "/"+header.Name)
