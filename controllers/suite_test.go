@@ -52,6 +52,8 @@ var suite struct {
 }
 
 func TestControllers(t *testing.T) {
+	// Caches begin with a list, as they do on API servers that do not stream it: the right to list is for those.
+	t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "Controllers")
 }
