@@ -43,7 +43,6 @@ type attemptState struct {
 
 	fence      *storage.FenceReport // of the last full check
 	fenceAt    time.Time
-	fenceError bool
 }
 
 func (a *attempts) get(uid types.UID, trigger string) attemptState {

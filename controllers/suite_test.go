@@ -122,15 +122,6 @@ func newNamespace(ctx context.Context) string {
 	return namespace.Name
 }
 
-// newDatabaseSecret makes the Secret that a SyncSchema reads its database's address from, with the key "uri".
-func newDatabaseSecret(ctx context.Context, namespace, name, url string) {
-	GinkgoHelper()
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"uri": url},
-	}
-	Expect(suite.admin.Create(ctx, secret)).To(Succeed())
-}
-
 // openPostgres is the Opener of specs: the real backend. cmd/manager has its own, which also knows certificates.
 func openPostgres(ctx context.Context, c Connection) (storage.Store, error) {
 	store, err := postgres.Open(ctx, postgres.Config{

@@ -65,8 +65,6 @@ const auditSQL = `
 	CREATE CONSTRAINT TRIGGER audit AFTER UPDATE ON sync_backfill_checkpoints
 	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION audit()`
 
-const wrongSQL = `SELECT count(*) FROM pgbench_accounts WHERE digest IS DISTINCT FROM abalance || ':' || filler`
-
 const schemaOne = `
 apiVersion: syncbarrier.dev/v1alpha1
 kind: SyncSchema
