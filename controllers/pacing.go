@@ -41,8 +41,8 @@ type attemptState struct {
 	failures int32
 	blockers []storage.Blocker
 
-	fence      *storage.FenceReport // of the last full check
-	fenceAt    time.Time
+	fence   *storage.FenceReport // of the last full check
+	fenceAt time.Time
 }
 
 func (a *attempts) get(uid types.UID, trigger string) attemptState {
