@@ -75,11 +75,11 @@ func (c *clinic) allowLoad(ctx context.Context, allowed ...string) {
 		}
 	}
 	if len(other) > 0 {
-		output, err := tryKubectl(ctx, "", "logs", "-n", c.namespace, "load")
+		output, err := tryKubectl(ctx, "", "logs", "--timestamps", "-n", c.namespace, "load")
 		Expect(err).NotTo(HaveOccurred())
 		var problems []string
 		for line := range strings.Lines(output) {
-			if !strings.HasPrefix(line, "{") && !strings.Contains(line, "writer_fence_rejected") {
+			if !strings.Contains(line, "Z {") && !strings.Contains(line, "writer_fence_rejected") {
 				problems = append(problems, line)
 			}
 		}
