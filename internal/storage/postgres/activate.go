@@ -37,7 +37,7 @@ func (s *Store) ActivateCheckpoint(ctx context.Context, owner storage.Ownership,
 		return ended.Outcome, nil
 	case err != nil:
 		return "", err
-	case plan != nil && plan.captures():
+	case plan != nil:
 		return storage.OutcomeActivated, s.settleCapture(ctx, plan, owner.Partition)
 	}
 	return storage.OutcomeActivated, nil

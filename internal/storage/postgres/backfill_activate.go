@@ -61,7 +61,7 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 	if a != nil && !a.firstLock.IsZero() {
 		a.report.Held = time.Since(a.firstLock)
 	}
-	if a.report.Outcome == storage.OutcomeActivated && plan.captures() {
+	if a.report.Outcome == storage.OutcomeActivated {
 		return a.report, s.settleCapture(ctx, plan, wanted.Partition)
 	}
 	return a.report, nil

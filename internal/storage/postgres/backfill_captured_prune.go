@@ -232,8 +232,14 @@ func (s *Store) pruneTruncates(ctx context.Context, tx pgx.Tx) error {
 
 // settleCapture ends what is not needed any more after a checkpoint row was activated: capture that no open checkpoint needs is switched off
 // and dropped, and its log is pruned. Each is a short transaction of its own that waits for nobody for long: the program would queue behind
-// it. What it does not get is left to the next activation, barrier or prune.
+// it. What it does not get is left to the next activation, barrier or prune. The TRUNCATE trigger of a source whose program writes the log
+// itself goes in the same way.
 func (s *Store) settleCapture(ctx context.Context, plan *backfillPlan, partition string) error {
+	for _, table := range plan.loggedTables() {
+		if _, err := s.endCapture(ctx, table); err != nil && !storage.ClassOf(err).Retryable() {
+			return err
+		}
+	}
 	for _, rule := range plan.captureRules() {
 		bare, batches := plan.bareOf(partition), pruneBehindBatches
 		unused, err := s.endCapture(ctx, rule.table)
