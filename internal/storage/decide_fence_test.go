@@ -60,17 +60,30 @@ func TestWhatTheFenceIsRaisedTo(t *testing.T) {
 	}
 }
 
-// A captured source shuts its writers out in all partitions, since they know none. Decide refuses Capture until it exists; the rule is
-// tried by itself.
+func TestACapturedSourceIsRefusedWhereNoSessionCanSayItsVersion(t *testing.T) {
+	captured := fillNorm("n", 7)
+	captured.Sources[0].Changes = Capture
+	for dialect, want := range map[Dialect]Code{PostgreSQL: "", SQLite: CodeInvalidSpec} {
+		err := (&decider{facts: Facts{Dialect: dialect}}).checkCaptured(captured)
+		if CodeOf(err) != want {
+			t.Errorf("%s: %v, want code %q", dialect, err, want)
+		}
+	}
+}
+
+// A captured source shuts its writers out in all partitions, since they know none.
 func TestACapturedSourceRaisesTheFenceForAll(t *testing.T) {
 	captured := fillNorm("n", 7, "a")
 	captured.Sources[0].Changes = Capture
-	d := &decider{target: targetAt(7), facts: factsAt6(), decision: Decision{Declare: []Checkpoint{captured}, Raise: map[string]int64{}}}
-	if err := d.planFence(); err != nil {
+	target := targetAt(7)
+	target.Tables[0].Columns = append(target.Tables[0].Columns, Column{Name: "title_norm", Type: TypeString, Nullable: true})
+	target.Checkpoints = []Checkpoint{captured}
+	decision, err := Decide(target, factsAt6())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !maps.Equal(d.decision.Raise, map[string]int64{"*": 7}) {
-		t.Errorf("raises %v", d.decision.Raise)
+	if !maps.Equal(decision.Raise, map[string]int64{"*": 7}) || decision.MinWriter != 7 {
+		t.Errorf("raises %v, minimum %d", decision.Raise, decision.MinWriter)
 	}
 }
 

@@ -297,11 +297,11 @@ func TestCheckpointsThatCouldNotBeFilledAreRefused(t *testing.T) {
 			f.Tables["todos"] = table
 			t.Checkpoints = []Checkpoint{fillNorm("n", 7)}
 		}, CodeInvalidSpec, []string{"NULL", `"n"`}},
-		"captured, which cannot be done yet": {func(t *Target, _ *Facts) {
+		"of changes that become known in no known way": {func(t *Target, _ *Facts) {
 			c := fillNorm("n", 7)
-			c.Sources[0].Changes = Capture
+			c.Sources[0].Changes = "Guess"
 			t.Checkpoints = []Checkpoint{c}
-		}, CodeInvalidSpec, []string{"Capture"}},
+		}, CodeInvalidSpec, []string{`"n"`, "Guess"}},
 		"a column that another one reads": {func(t *Target, _ *Facts) {
 			reads := fillNorm("reads", 7)
 			reads.Sources[0].Columns = []string{"title_norm"}
