@@ -99,6 +99,9 @@ func (p *schemaPass) conditions() []metav1.Condition {
 	if p.object.Spec.Suspend {
 		set.add(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "spec.suspend is true")
 	}
+	if p.status != nil && p.status.LogGrowing() != "" {
+		set.add(v1alpha1.ConditionLogGrowing, metav1.ConditionTrue, v1alpha1.ReasonLogGrowing, p.status.LogGrowing())
+	}
 	p.addPodConditions(set)
 	return set.over(p.before.Conditions, p.now)
 }

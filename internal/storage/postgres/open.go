@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type Config struct {
 	MaxConnections int32
 	// ApplicationName is shown in pg_stat_activity, unless the URL has one; "": syncbarrier.
 	ApplicationName string
+	// WriterSample is how long a plan looks at who writes to its sources; 0: 5 s.
+	WriterSample time.Duration
 	// TLSCA, TLSCert and TLSKey are PEM files. With a CA and no sslmode in the URL, the server's certificate is verified in full.
 	TLSCA, TLSCert, TLSKey string
 }
@@ -64,7 +67,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{
 		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, pooled: config.Pooler == PoolerTransaction,
-		queries: map[string]storage.RegisteredQuery{},
+		queries: map[string]storage.RegisteredQuery{}, writerSample: cmp.Or(config.WriterSample, defaultWriterSample),
 	}
 	s.schemaName = config.Schema
 	if s.schemaName == "" {

@@ -25,7 +25,7 @@ const (
 )
 
 // Plan says what EnsureSchema would do now: locks, statements, rows, how long it would take, and who would be met. It changes nothing, takes no
-// lock but those of reading, and works without a catalog. Its look at writers lasts one second, and is left out where
+// lock but those of reading, and works without a catalog. Its look at writers lasts five seconds, and is left out where
 // no checkpoint is to be declared. Rows and times are estimates.
 //
 // Errors: those of storage.Decide. A weakened fence is among the warnings of the decision; EnsureSchema would be refused for it.
@@ -175,11 +175,11 @@ func lasting(rows, perSecond int64) time.Duration {
 
 // How long and how often the sessions are looked at.
 const (
-	sampleTime  = time.Second
-	samplePause = 100 * time.Millisecond
+	defaultWriterSample = 5 * time.Second
+	samplePause         = 100 * time.Millisecond
 )
 
-// sampleWriters looks for a second who writes to the sources of checkpoints that are to be declared, without a version in the settings of
+// sampleWriters looks for some seconds who writes to the sources of checkpoints that are to be declared, without a version in the settings of
 // its role or database. A program that sets its version by itself cannot be told from one that has none: more is not claimed. It is for
 // people, and decides nothing.
 func (s *Store) sampleWriters(ctx context.Context, declared []storage.Checkpoint) ([]storage.UnversionedWriter, error) {
@@ -193,7 +193,7 @@ func (s *Store) sampleWriters(ctx context.Context, declared []storage.Checkpoint
 		return nil, nil
 	}
 	seen := map[storage.UnversionedWriter]map[int]bool{}
-	for until := time.Now().Add(sampleTime); time.Now().Before(until); {
+	for until := time.Now().Add(s.writerSample); time.Now().Before(until); {
 		if err := s.sampleOnce(ctx, sources, seen); err != nil {
 			return nil, err
 		}

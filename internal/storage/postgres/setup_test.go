@@ -24,6 +24,9 @@ func testContext(t testing.TB) context.Context {
 
 func openStore(t testing.TB, config Config) *Store {
 	t.Helper()
+	if config.WriterSample == 0 {
+		config.WriterSample = 300 * time.Millisecond
+	}
 	store, err := Open(testContext(t), config)
 	if err != nil {
 		t.Fatalf("open: %v", err)

@@ -24,7 +24,8 @@ type Store struct {
 	settings   sessionSettings
 	// acquireTimeout bounds the wait for one of the pool's connections.
 	acquireTimeout time.Duration
-	address        string // host:port/database, for messages
+	writerSample   time.Duration // how long a plan looks at the writers
+	address        string        // host:port/database, for messages
 	backfills      backfillMemory
 }
 
