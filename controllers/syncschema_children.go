@@ -49,12 +49,37 @@ func (r *SyncSchemaReconciler) children(ctx context.Context, pass *schemaPass) (
 		if !metav1.IsControlledBy(child, pass.object) || wanted[child.Spec.Name] || held && progress.Activated < progress.Total {
 			continue
 		}
-		err := r.Client.Delete(ctx, child, client.Preconditions{UID: &child.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("delete BackfillCheckpoint %s: %w", child.Name, err)
+		if err := r.deleteChild(ctx, child); err != nil {
+			return nil, err
 		}
 	}
 	return nil, nil
+}
+
+func (r *SyncSchemaReconciler) deleteChild(ctx context.Context, child *v1alpha1.BackfillCheckpoint) error {
+	err := r.Client.Delete(ctx, child, client.Preconditions{UID: &child.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // a conflict: it was replaced already
+		return fmt.Errorf("delete BackfillCheckpoint %s: %w", child.Name, err)
+	}
+	return nil
+}
+
+// outdated says whether an object has other content than its entry, which was edited while the barrier was still to come. Nothing in an object
+// but its live settings can change, so it would be ContentDrift for ever beside the checkpoint that the barrier declares. Where the database
+// holds other content than the entry it is the entry that drifted, and the object stays.
+func (p *schemaPass) outdated(existing *v1alpha1.BackfillCheckpoint, entry *v1alpha1.Checkpoint) bool {
+	wanted := contentHash(entry)
+	if contentHash(&existing.Spec.Checkpoint) == wanted {
+		return false
+	}
+	i := slices.IndexFunc(p.status.Checkpoints, func(c storage.CheckpointProgress) bool { return c.Definition.Name == entry.Name })
+	return i < 0 || p.status.Checkpoints[i].Definition.Hash == wanted
+}
+
+// contentHash is the hash by which the database would know a checkpoint; live settings are no part of it.
+func contentHash(checkpoint *v1alpha1.Checkpoint) string {
+	schema := &v1alpha1.SyncSchema{Spec: v1alpha1.SyncSchemaSpec{Checkpoints: []v1alpha1.Checkpoint{*checkpoint}}}
+	return manifest.Target(schema, nil).Checkpoints[0].Hash()
 }
 
 // keepChild makes the object of an entry, or brings its live settings up to date. Nothing is written where nothing differs.
@@ -69,6 +94,9 @@ func (r *SyncSchemaReconciler) keepChild(ctx context.Context, pass *schemaPass, 
 	if existing != nil {
 		if !metav1.IsControlledBy(existing, pass.object) {
 			return nameTaken(child.Name), nil
+		}
+		if pass.outdated(existing, entry) {
+			return nil, r.deleteChild(ctx, existing) // its event brings us back, to create it as the entry says
 		}
 		if manifest.Settings(&existing.Spec.Backfill) == manifest.Settings(&entry.Backfill) {
 			return nil, nil
@@ -103,7 +131,7 @@ func (r *SyncSchemaReconciler) createChild(ctx context.Context, pass *schemaPass
 	return nil, nil
 }
 
-// settingsPatch changes the live settings of a checkpoint and nothing else; what else was edited in its entry cannot change, and the barrier's
+// settingsPatch changes the live settings of a checkpoint and nothing else; where more was edited in an entry that was applied, the barrier's
 // own check says so.
 func settingsPatch(uid types.UID, backfill *v1alpha1.Backfill) []byte {
 	s := manifest.Settings(backfill)

@@ -137,6 +137,49 @@ var _ = Describe("A SyncSchema", func() {
 		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search IS NULL`)).To(BeEquivalentTo(0))
 	})
 
+	It("makes the object of an entry anew that was put right before the barrier", func() {
+		onApproval := func(s *v1alpha1.SyncSchema) {
+			s.Spec.Strategy = &v1alpha1.Strategy{Cutover: v1alpha1.CutoverOnApproval}
+		}
+		w.apply(w.clinic(7, onApproval, func(s *v1alpha1.SyncSchema) {
+			s.Spec.Checkpoints[0].Backfill.Update.Set = map[string]v1alpha1.Expression{"name_search": "upper(name)"}
+		}))
+		object, _ := w.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonApprovalPending, "")
+		wrong := w.checkpoint("clinic-name-search")
+
+		w.apply(w.clinic(7))
+		w.bring()
+		right := w.checkpoint("clinic-name-search")
+		Expect(right.UID).NotTo(Equal(wrong.UID))
+		Expect(right.Spec.Checkpoint).To(Equal(w.schema().Spec.Checkpoints[0]))
+		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search = lower(name)`)).To(BeEquivalentTo(300))
+	})
+
+	It("makes an object anew that is not what the barrier declared, where the entry is", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		other := w.checkpoint("clinic-name-search")
+		Expect(suite.admin.Delete(w.ctx, other)).To(Succeed())
+		other.ResourceVersion, other.UID = "", ""
+		other.Spec.Backfill.Update.Set = map[string]v1alpha1.Expression{"name_search": "upper(name)"}
+		Expect(suite.admin.Create(w.ctx, other)).To(Succeed())
+		w.bring()
+		Expect(w.checkpoint("clinic-name-search").UID).NotTo(Equal(other.UID))
+	})
+
+	It("keeps the object of an entry that was edited after the barrier", func() {
+		w.apply(w.clinic(7))
+		w.pass()
+		before := w.checkpoint("clinic-name-search")
+		w.apply(w.clinic(7, func(s *v1alpha1.SyncSchema) {
+			s.Spec.Checkpoints[0].Backfill.Update.Set = map[string]v1alpha1.Expression{"name_search": "upper(name)"}
+		}))
+		object, _ := w.pass()
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonContentDrift, "")
+		Expect(w.checkpoint("clinic-name-search").UID).To(Equal(before.UID))
+	})
+
 	It("runs the backfills of every version that a jump passes", func() {
 		w.apply(w.clinic(6))
 		w.bring()
