@@ -222,24 +222,33 @@ func (p *schemaPass) orphan() string {
 	return ""
 }
 
-// tryWorkers has the API server judge the Jobs that the version will need, while nothing has happened yet.
+// tryWorkers has the API server judge the Jobs that the version will need, those of standalone checkpoints among them, while nothing has
+// happened yet. The Jobs of SQL are all made of the same template, so one of them stands for the rest.
 func (r *SyncSchemaReconciler) tryWorkers(ctx context.Context, pass *schemaPass) error {
 	spec := &pass.object.Spec
 	sqlTried := false
-	for i := range spec.Checkpoints {
-		entry := &spec.Checkpoints[i]
-		if int64(entry.Version) <= pass.status.StoredVersion || entry.Backfill.Job == nil && sqlTried {
-			continue
+	try := func(checkpoint *v1alpha1.BackfillCheckpoint) error {
+		sql := checkpoint.Spec.Backfill.Job == nil
+		if int64(checkpoint.Spec.Version) <= pass.status.StoredVersion || sql && sqlTried {
+			return nil
 		}
-		sqlTried = sqlTried || entry.Backfill.Job == nil
-		checkpoint := childOf(pass.object, entry)
-		checkpoint.OwnerReferences = nil
-		err := tryWorkerJob(ctx, r.Client, workerJobInput{
+		sqlTried = sqlTried || sql
+		return tryWorkerJob(ctx, r.Client, workerJobInput{
 			Checkpoint: checkpoint, Database: spec.Database.Postgres, Worker: spec.Worker, ClaimToken: "try", ClaimNumber: 1,
-			Parallelism: int32(manifest.Settings(&entry.Backfill).Parallelism), Image: r.Image, PullPolicy: r.PullPolicy, Suspended: true,
+			Parallelism: int32(manifest.Settings(&checkpoint.Spec.Backfill).Parallelism), Image: r.Image, PullPolicy: r.PullPolicy, Suspended: true,
 		})
-		if err != nil {
+	}
+	for i := range spec.Checkpoints {
+		checkpoint := childOf(pass.object, &spec.Checkpoints[i])
+		checkpoint.OwnerReferences = nil
+		if err := try(checkpoint); err != nil {
 			return err
+		}
+	}
+	accepted, _ := acceptStandalone(spec, pass.checkpoints)
+	for i := range accepted {
+		if err := try(&accepted[i]); err != nil {
+			return fmt.Errorf("BackfillCheckpoint %s: %w", accepted[i].Name, err)
 		}
 	}
 	return nil

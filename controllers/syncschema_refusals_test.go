@@ -90,6 +90,16 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 			},
 			reason: v1alpha1.ReasonInvalidSpec, message: "spec.worker.template",
 		}),
+		Entry("a template of a standalone checkpoint that the API server refuses", refusal{
+			before: func(w *world) {
+				mine := standaloneOf(w, "mine", "of-my-own")
+				mine.Spec.Backfill = v1alpha1.Backfill{Job: &v1alpha1.JobBackfill{Template: runtime.RawExtension{Raw: []byte(
+					`{"spec":{"priorityClassName":"no such class!","containers":[{"name":"worker","image":"own:1"}]}}`)}}}
+				w.apply(mine)
+			},
+			reason: v1alpha1.ReasonInvalidSpec, message: "BackfillCheckpoint mine: spec.backfill.job.template",
+			mend: func(w *world) { Expect(suite.admin.Delete(w.ctx, w.checkpoint("mine"))).To(Succeed()) },
+		}),
 		Entry("a connection string that reads the operator's disk", refusal{
 			before: func(w *world) { w.secret("clinic-app", map[string]string{"uri": w.dsn + "&passfile=/etc/passwd"}) },
 			reason: v1alpha1.ReasonInvalidSpec, message: "passfile",
