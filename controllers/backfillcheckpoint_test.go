@@ -1,14 +1,20 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -193,6 +199,45 @@ var _ = Describe("A BackfillCheckpoint", func() {
 		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWorkerPending, "no pod")
 		Expect(object.Status.HoldReason).To(ContainSubstring("no pod"))
 		Expect(object.Status.Rows.SecondsLeft).To(BeNil(), "no time is told while it is held")
+	})
+
+	It("leaves the work to its Job while the API server refuses the template of the next one", func() {
+		begin()
+		first := w.jobs()[0]
+		w.apply(w.clinic(7, func(s *v1alpha1.SyncSchema) {
+			s.Spec.Worker = &v1alpha1.Worker{Template: &runtime.RawExtension{Raw: []byte(`{"spec":{"priorityClassName":"no such class!"}}`)}}
+		}))
+		object, again := w.passCheckpoint(child)
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonInvalidSpec, "spec.worker.template")
+		Expect(again.RequeueAfter).To(BeNumerically("<", 2*watchEvery), "the Job still works")
+		Expect(epoch()).To(BeEquivalentTo(1))
+		Expect(w.jobs()).To(HaveLen(1))
+		Expect(w.jobs()[0].UID).To(Equal(first.UID))
+		w.runWorkers()
+		object, _ = w.passCheckpoint(child)
+		Expect(readyReason(object.Status.Conditions)).To(Equal(v1alpha1.ReasonActivated))
+	})
+
+	It("makes no claim while a quota or an admission refuses its Job, and makes the Job once it is let in", func() {
+		refusing := true
+		w.checkpoints.Client = through(interceptor.Funcs{Create: func(
+			ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
+		) error {
+			if _, job := object.(*batchv1.Job); job && refusing {
+				return apierrors.NewForbidden(batchv1.Resource("jobs"), object.GetName(), errors.New("exceeded quota"))
+			}
+			return c.Create(ctx, object, options...)
+		}})
+		w.apply(w.clinic(7))
+		w.pass()
+		object, _ := w.passCheckpoint(child)
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWorkerPending, "exceeded quota")
+		Expect(object.Status.HoldReason).To(ContainSubstring("exceeded quota"))
+		Expect(epoch()).To(BeZero())
+		refusing = false
+		w.passCheckpoint(child)
+		Expect(w.jobs()).To(HaveLen(1))
+		Expect(epoch()).To(BeEquivalentTo(1))
 	})
 
 	It("leaves a Job of its name that belongs to somebody else alone", func() {

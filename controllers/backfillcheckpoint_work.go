@@ -154,8 +154,8 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 		Checkpoint: pass.object, Database: pass.schema.Spec.Database.Postgres, Worker: pass.schema.Spec.Worker, ClaimToken: "try", ClaimNumber: 1,
 		Parallelism: int32(pass.progress.Settings.WithDefaults().Parallelism), Image: r.Image, PullPolicy: r.PullPolicy,
 	}
-	if _, err := newWorkerJob(input); err != nil {
-		return nil, err // a template that is wrong takes the work from nobody
+	if v, err := r.tryJob(ctx, pass, input); v != nil || err != nil {
+		return v, err // a Job that cannot be made takes the work from nobody
 	}
 	claim, err := r.claim(ctx, pass, restart)
 	if err != nil {
@@ -194,6 +194,30 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 		reason = v1alpha1.ReasonSourceChanged
 	}
 	return reconciling(spread(watchEvery, draw(r.Jitter)), reason, "Job %s is made", job.Name), nil
+}
+
+// tryJob has the API server judge the Job that is to be made. A template that it refuses is a person's to put right; an admission or a quota
+// may let the next one in. Workers that are there go on meanwhile, and are looked at as often as ever.
+func (r *BackfillCheckpointReconciler) tryJob(ctx context.Context, pass *checkpointPass, input workerJobInput) (*verdict, error) {
+	err := tryWorkerJob(ctx, r.Client, input)
+	switch {
+	case err == nil:
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		return r.refusedJob(pass, err), nil
+	case storage.CodeOf(err) == storage.CodeInvalidSpec && pass.job != nil && !finished(pass.job):
+		pass.hold = err.Error()
+		v := stalled(v1alpha1.ReasonInvalidSpec, "%s", err)
+		v.after = spread(watchEvery, draw(r.Jitter))
+		return v, nil
+	}
+	return nil, err
+}
+
+// refusedJob says so in the API server's own words: a quota, an admission, or a namespace that is going away.
+func (r *BackfillCheckpointReconciler) refusedJob(pass *checkpointPass, err error) *verdict {
+	pass.hold = "the API server refuses the Job: " + err.Error()
+	return reconciling(spread(time.Minute, draw(r.Jitter)), v1alpha1.ReasonWorkerPending, "%s", pass.hold)
 }
 
 // claim makes a claim, or takes up the one that this process made and could not make a Job for.
@@ -236,9 +260,7 @@ func (r *BackfillCheckpointReconciler) makeJob(ctx context.Context, pass *checkp
 		}
 		return stalled(v1alpha1.ReasonConflict, "there is a Job %s that does not belong to this checkpoint; rename or delete it", job.Name), nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
-		// A quota, an admission, or a namespace that is going away: in the API server's own words.
-		pass.hold = "the API server refuses the Job: " + err.Error()
-		return reconciling(spread(time.Minute, draw(r.Jitter)), v1alpha1.ReasonWorkerPending, "%s", pass.hold), nil
+		return r.refusedJob(pass, err), nil
 	}
 	return nil, fmt.Errorf("create Job %s: %w", job.Name, err)
 }

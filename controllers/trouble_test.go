@@ -24,6 +24,10 @@ func through(funcs interceptor.Funcs) client.Client {
 	return interceptor.NewClient(suite.operator, funcs)
 }
 
+func isDryRun(options []client.CreateOption) bool {
+	return len((&client.CreateOptions{}).ApplyOptions(options).DryRun) > 0
+}
+
 var _ = Describe("Trouble with the API server", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
@@ -64,7 +68,7 @@ var _ = Describe("Trouble with the API server", func() {
 		w.checkpoints.Client = through(interceptor.Funcs{Create: func(
 			ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
 		) error {
-			if _, job := object.(*batchv1.Job); job && failing {
+			if _, job := object.(*batchv1.Job); job && failing && !isDryRun(options) {
 				return apierrors.NewServiceUnavailable("away")
 			}
 			return c.Create(ctx, object, options...)
