@@ -43,6 +43,9 @@ const (
 	jobNameLimit = 52
 	// retriesPerIndex is how often a worker that ended otherwise than by a code of the failure policy is started again.
 	retriesPerIndex = 3
+	// failedIndexes is how many workers may use up their retries before the Job fails: none. The share of such a worker is nobody else's, and
+	// only another Job takes it up, so others are not waited for (Kubernetes API, JobSpec.maxFailedIndexes).
+	failedIndexes = 0
 	// finishedSeconds keeps a finished Job and its logs for an hour. What became of the work stands in the database.
 	finishedSeconds = 3600
 )
@@ -77,7 +80,8 @@ func newWorkerJob(in workerJobInput) (*batchv1.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	workers, retries, keep, suspended := max(1, in.Parallelism), int32(retriesPerIndex), int32(finishedSeconds), in.Suspended
+	workers, keep, suspended := max(1, in.Parallelism), int32(finishedSeconds), in.Suspended
+	retries, failed := int32(retriesPerIndex), int32(failedIndexes)
 	mode, replacement := batchv1.IndexedCompletion, batchv1.Failed
 	return &batchv1.Job{
 		TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
@@ -93,6 +97,7 @@ func newWorkerJob(in workerJobInput) (*batchv1.Job, error) {
 			Completions:             &workers,
 			Parallelism:             &workers,
 			BackoffLimitPerIndex:    &retries,
+			MaxFailedIndexes:        &failed,
 			PodReplacementPolicy:    &replacement,
 			PodFailurePolicy:        failurePolicy(),
 			TTLSecondsAfterFinished: &keep,
