@@ -89,7 +89,9 @@ type Source struct {
 	Columns []string `json:"columns,omitempty"`
 
 	// keys is a query that maps changed keys of this table, the relation "changed", to keys of the backfilled table. It is
-	// needed for every source but the backfilled table itself. If omitted a changed key is the key to backfill.
+	// needed for every source but the backfilled table itself. It sees the source as it is now: where rows of the source are deleted, or
+	// come to point elsewhere, it must find from the key alone what they pointed to, so have that in the source's key, or
+	// keep such rows; verify with a query what it cannot find. If omitted a changed key is the key to backfill.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
@@ -181,7 +183,8 @@ type Statement struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Apply string `json:"apply"`
 
-	// remove is the SQL that is run for the keys in batch that are gone. If omitted nothing is run for them.
+	// remove is the SQL that is run for the keys in batch that are gone. A pass that had to begin again does not know of keys that went
+	// before it: have a verify query that finds what is left of them. If omitted nothing is run for them.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536

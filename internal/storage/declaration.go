@@ -62,7 +62,7 @@ func (d declaration) checkPartitions() error {
 		onlyDefault = onlyDefault && partition == DefaultPartition
 	}
 	if onlyDefault {
-		return nil
+		return d.checkDefault()
 	}
 	names := []string{d.checkpoint.Backfill.Table()}
 	for _, source := range d.checkpoint.Sources {
@@ -72,6 +72,21 @@ func (d declaration) checkPartitions() error {
 		table, ok := findTable(d.tables, name)
 		if ok && table.Layout == Plain && table.Partition.Column == "" {
 			return d.refuse("partitions are listed, but table %q declares no partition column to tell its rows apart", name)
+		}
+	}
+	return nil
+}
+
+// checkDefault: the partition of a table that has none stands for nothing in a captured source that has some.
+func (d declaration) checkDefault() error {
+	if len(d.checkpoint.Partitions) == 0 || !d.checkpoint.Backfill.External() {
+		return nil
+	}
+	for _, source := range d.checkpoint.Sources {
+		table, ok := findTable(d.tables, source.Table)
+		if ok && source.Changes == Capture && table.Partition.Column != "" {
+			return d.refuse("partition %q is listed, but captured source %q has a partition column: leave partitions out, or list its partitions",
+				DefaultPartition, source.Table)
 		}
 	}
 	return nil

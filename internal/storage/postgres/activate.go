@@ -139,18 +139,6 @@ func (a *rowActivation) read(ctx context.Context) error {
 // belong to the time before the activation. No rows are locked, so this needs no order among partitions and rows.
 func (a *rowActivation) lock(ctx context.Context) error {
 	all := a.owner.Partition == storage.AllPartitions
-	if len(a.plan.loggedTables()) > 0 {
-		if !all {
-			if err := a.store.lockPartition(ctx, a.Tx, a.owner.Partition); err != nil {
-				return err
-			}
-		} else if _, err := a.Exec(ctx, a.store.sql(`LOCK TABLE {schema}.sync_partitions IN EXCLUSIVE MODE`)); err != nil {
-			return err
-		}
-	}
-	if !a.plan.captures() {
-		return nil
-	}
 	locks := &activation{
 		batchTx:    &batchTx{Tx: a.Tx, store: a.store, plan: a.plan, claim: storage.Claim{Name: a.owner.Name}, row: storage.CheckpointRow{Partition: a.owner.Partition}},
 		Activation: storage.Activation{Tables: all},
@@ -158,13 +146,31 @@ func (a *rowActivation) lock(ctx context.Context) error {
 	if err := locks.bound(ctx); err != nil {
 		return err
 	}
-	if all {
-		return locks.lockTables(ctx)
+	order := []func(context.Context) error{a.lockLog, locks.lockSources}
+	switch {
+	case a.plan.captures() && all: // tables first, as captured programs come from there to the log
+		order = []func(context.Context) error{locks.lockTables, a.lockLog}
+	case a.plan.captures():
+		order = []func(context.Context) error{locks.lockSources, a.lockLog, locks.lockCaptured}
 	}
-	if err := locks.lockSources(ctx); err != nil {
-		return err
+	for _, lock := range order {
+		if err := lock(ctx); err != nil {
+			return err
+		}
 	}
-	return locks.lockCaptured(ctx)
+	return nil
+}
+
+// lockLog keeps out whose programs write their log themselves: of the row's partition, or of all.
+func (a *rowActivation) lockLog(ctx context.Context) error {
+	switch {
+	case len(a.plan.loggedTables()) == 0:
+		return nil
+	case a.owner.Partition != storage.AllPartitions:
+		return a.store.lockPartition(ctx, a.Tx, a.owner.Partition)
+	}
+	_, err := a.Exec(ctx, a.store.sql(`LOCK TABLE {schema}.sync_partitions IN EXCLUSIVE MODE`))
+	return err
 }
 
 func (a *rowActivation) checkFence(ctx context.Context) error {

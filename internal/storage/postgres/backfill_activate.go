@@ -198,7 +198,7 @@ func (a *activation) judge(ctx context.Context, lock string) error {
 
 // lock takes the locks of the attempt, each wait and all of them together bounded.
 func (a *activation) lock(ctx context.Context) error {
-	locks := []func(context.Context) error{a.lockPartitions}
+	locks := []func(context.Context) error{a.lockPartitions, a.lockSources}
 	switch {
 	case a.locksTables() && len(a.plan.loggedTables()) > 0:
 		locks = []func(context.Context) error{a.lockTables, a.lockPartitions}

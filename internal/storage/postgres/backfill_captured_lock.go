@@ -17,7 +17,13 @@ import (
 // locksTables says whether the attempt locks whole tables. A row '*' always does where sources are captured: nobody knows which partitions will
 // appear. Then nobody who writes a source is in flight, prepared transactions included, and no row has to be locked.
 func (a *activation) locksTables() bool {
-	return a.Tables || a.plan.captures() && a.partition() == storage.AllPartitions
+	return a.Tables || a.plan.captures() && (a.partition() == storage.AllPartitions || a.coversPartitions())
+}
+
+// coversPartitions says whether a listed row stands for all partitions of a source, because its own table has none.
+func (a *activation) coversPartitions() bool {
+	return a.plan.bareOf(a.partition()) == storage.AllPartitions &&
+		slices.ContainsFunc(a.plan.captureRules(), func(rule captured) bool { return rule.partition.column != nil })
 }
 
 // lockTables keeps all writers of the sources and of the backfilled table out until COMMIT. Readers pass.
@@ -35,10 +41,10 @@ func (a *activation) lockTables(ctx context.Context) error {
 	return nil
 }
 
-// lockSources takes the captured sources as a writer does. It waits for a TRUNCATE and an ALTER TABLE in flight, and keeps new ones out: they
+// lockSources takes the sources as a writer does. It waits for a TRUNCATE and an ALTER TABLE in flight, and keeps new ones out: they
 // take no partition, so without it one could commit between our look at the log and our COMMIT.
 func (a *activation) lockSources(ctx context.Context) error {
-	for _, table := range a.plan.capturedTables() {
+	for _, table := range a.plan.sourceTables() {
 		if err := a.lockOne(ctx, table, "LOCK TABLE "+a.store.tableSQL(table)+" IN ROW EXCLUSIVE MODE"); err != nil {
 			return err
 		}

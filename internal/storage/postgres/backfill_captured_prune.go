@@ -334,13 +334,14 @@ func (s *Store) settleUnused(ctx context.Context) error {
 	const what = "look for capture that nobody needs"
 	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
 		needs, err := s.readSourceNeeds(ctx, tx)
-		if err != nil || len(needs) == 0 {
+		if err != nil {
 			return err
 		}
 		sources, err := s.readSources(ctx, tx, tablesOfNeeds(needs))
 		if err != nil {
 			return err
 		}
+		rules = s.forgottenCaptures(sources, needs)
 		for _, need := range needs {
 			source, rule := sources[need.table.Name], captureRule(need.table)
 			if !need.unused || source == nil {
@@ -371,6 +372,27 @@ func (s *Store) settleUnused(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// forgottenCaptures are captures that no definition speaks of any more: their checkpoint was abandoned. What their keys look like stands
+// in the comment on their function.
+func (s *Store) forgottenCaptures(sources map[string]*foundSource, needs []*sourceNeed) []captured {
+	var rules []captured
+	for _, source := range sortedSources(sources) {
+		named := slices.ContainsFunc(needs, func(need *sourceNeed) bool { return need.table.Name == source.table })
+		if named || len(s.captureRemoval(source, false)) == 0 {
+			continue
+		}
+		rule := captured{table: source.table}
+		if source.function != nil {
+			rule.partition.slices = source.function.description.Slices
+			if column := source.function.description.Column; column != "" {
+				rule.partition.column = &capturedColumn{name: column}
+			}
+		}
+		rules = append(rules, rule)
+	}
+	return rules
 }
 
 func (s *Store) hasCapturedLog(ctx context.Context, q querier, rule captured) (exists bool, err error) {

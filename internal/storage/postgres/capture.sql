@@ -33,7 +33,9 @@ $syncbarrier$;
 
 -- TRUNCATE removes rows of every partition and tells no keys, so it is one row in partition '*'; whoever asks for the changes of a
 -- partition asks for those too. The argument is the name of the source, which on a partition of it is not the table at hand. No row of
--- sync_partitions is locked: TRUNCATE keeps its table locked against everybody until it commits.
+-- sync_partitions is locked: TRUNCATE keeps its table locked against everybody until it commits. There is no commit beside it: a program
+-- that writes the log itself gives its version there and not in the session, and the fence on the log would refuse it. A
+-- captured table has a fence of its own, which was asked before.
 CREATE OR REPLACE FUNCTION {schema}.syncbarrier_log_truncate()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -43,16 +45,9 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $syncbarrier$
 #variable_conflict use_column
-DECLARE
-  _sb_xid bigint := pg_current_xact_id()::text::bigint;
-  _sb_setting text := current_setting('syncbarrier.writer_version', true);
 BEGIN
-  INSERT INTO {schema}.sync_commits(partition, commit_seq, client_id, client_commit_id, actor_id, created_at_ms, writer_version)
-  VALUES ('*', _sb_xid, 'syncbarrier.capture', _sb_xid::text, session_user, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-          CASE WHEN _sb_setting ~ '^[0-9]{1,10}$' AND _sb_setting::bigint BETWEEN 1 AND 2147483647 THEN _sb_setting::bigint END)
-      ON CONFLICT DO NOTHING;
   INSERT INTO {schema}.sync_changes(partition, commit_seq, idx, tbl, row_id, op, scopes)
-  VALUES ('*', _sb_xid, nextval(({schema_text} || '.syncbarrier_change_idx')::regclass), TG_ARGV[0], '', 2, '{}');
+  VALUES ('*', pg_current_xact_id()::text::bigint, nextval(({schema_text} || '.syncbarrier_change_idx')::regclass), TG_ARGV[0], '', 2, '{}');
   RETURN NULL;
 END
 $syncbarrier$;

@@ -69,8 +69,8 @@ func TestCaptureLogsTheTruncateOfATableAndOfOneOfItsPartitionsAlone(t *testing.T
 	if !slices.Equal(tables, []string{"other", "todos"}) {
 		t.Errorf("the log names %q, want other and todos", tables)
 	}
-	if commits := value[int](program, `SELECT count(*) FROM sync_commits`); commits != 1 {
-		t.Errorf("one transaction has %d commits in partition '*'", commits)
+	if commits := value[int](program, `SELECT count(*) FROM sync_commits`); commits != 0 {
+		t.Errorf("TRUNCATE wrote %d commits, which the fence on the log would have to judge", commits)
 	}
 }
 

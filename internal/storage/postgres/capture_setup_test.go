@@ -70,7 +70,8 @@ func (s *session) logged() []string {
 	orphans := value[int](s, `
 		SELECT count(*)
 		  FROM sync_changes c
-		 WHERE c.op <> 4 AND NOT EXISTS (SELECT FROM sync_commits k WHERE k.partition = c.partition AND k.commit_seq = c.commit_seq)
+		 WHERE c.op <> 4 AND c.partition <> '*' -- what TRUNCATE writes there has none
+		   AND NOT EXISTS (SELECT FROM sync_commits k WHERE k.partition = c.partition AND k.commit_seq = c.commit_seq)
 		    OR c.partition <> '*' AND NOT EXISTS (SELECT FROM sync_partitions p WHERE p.partition = c.partition)
 		                         AND NOT EXISTS (SELECT FROM sync_changes n WHERE n.op = 4 AND n.row_id = c.partition AND n.commit_seq = c.commit_seq)`)
 	if orphans > 0 {

@@ -156,10 +156,36 @@ func (s *Store) ensureSource(ctx context.Context, tx pgx.Tx, need *sourceNeed, m
 	if err != nil {
 		return err
 	}
-	if need.capture {
-		return s.installCapture(ctx, tx, c, minimum)
+	if !need.capture {
+		return s.installTruncate(ctx, tx, c)
 	}
-	return s.installTruncate(ctx, tx, c)
+	if err := s.keepsWatching(ctx, tx, need); err != nil {
+		return err
+	}
+	return s.installCapture(ctx, tx, c, minimum)
+}
+
+// keepsWatching refuses to leave a column out of what is captured because a backfill sets it, when an open checkpoint that names no columns
+// may read it: it watches all that were there when it was declared, and its pass relies on that.
+func (s *Store) keepsWatching(ctx context.Context, tx pgx.Tx, need *sourceNeed) error {
+	if len(need.source.Columns) > 0 {
+		return nil
+	}
+	sources, err := s.readSources(ctx, tx, []string{need.table.Name})
+	if err != nil {
+		return err
+	}
+	source := sources[need.table.Name]
+	if source == nil || source.function == nil || source.function.installed == "" || !source.writesRows() {
+		return nil
+	}
+	for _, column := range need.targets {
+		if slices.Contains(source.function.description.Columns, column) {
+			return storage.Refuse(storage.CodeInvalidSpec, "a backfill sets column %q of table %q, whose changes an open checkpoint reads without naming its columns",
+				column, need.table.Name).WithHint("let the open checkpoint be activated first, or name the columns that it reads")
+		}
+	}
+	return nil
 }
 
 // idleCaptures are the tables whose capture is switched off and waits for dropCapture.

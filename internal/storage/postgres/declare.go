@@ -250,7 +250,12 @@ func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int6
 		count, err = s.abandon(ctx, tx, name, version, by+": "+reason)
 		return err
 	})
-	return count, s.explainLock(ctx, s.explainMissing(ctx, err, what), defaultLockTimeout)
+	if err != nil {
+		return 0, s.explainLock(ctx, s.explainMissing(ctx, err, what), defaultLockTimeout)
+	}
+	// Nobody reads its sources now. It is abandoned all the same: what goes wrong here is left to the next apply.
+	_ = s.settleUnused(ctx)
+	return count, nil
 }
 
 func (s *Store) abandon(ctx context.Context, tx pgx.Tx, name string, version int64, why string) (int, error) {

@@ -161,6 +161,7 @@ func (s *Store) pruneOnce(ctx context.Context, partition string, horizon int64) 
 			   USING doomed d
 			   WHERE c.partition = $1::text
 			     AND c.commit_seq = d.commit_seq
+			     AND c.op <> 4
 			),
 			commits AS (
 			  DELETE FROM {schema}.sync_commits c
@@ -182,6 +183,7 @@ func (s *Store) pruneOrphans(ctx context.Context, partition string, horizon int6
 			DELETE FROM {schema}.sync_changes c
 			 WHERE c.partition = $1::text
 			   AND c.commit_seq <= $2::bigint
+			   AND c.op <> 4 -- announces a partition, and has no commit: without it nobody would read what is logged there
 			   AND NOT EXISTS (
 			     SELECT FROM {schema}.sync_commits k
 			      WHERE k.partition = c.partition
