@@ -16,6 +16,7 @@ type schemaPass struct {
 	object   *v1alpha1.SyncSchema // as read; nobody changes it
 	before   v1alpha1.SyncSchemaStatus
 	now      time.Time
+	cluster  string // this cluster's identity as an owner
 	attempt  attemptState
 	underway string   // the reason of what is being done, for errors without a class
 	verdict  *verdict // of the first phase that was in the way; nil: none yet
@@ -38,7 +39,7 @@ type schemaPass struct {
 func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
 	before, _ := r.statuses.current(object, &object.Status).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
 	pass := &schemaPass{
-		object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonMigrating,
+		object: object, before: *before.DeepCopy(), now: r.now(), cluster: r.Cluster, underway: v1alpha1.ReasonMigrating,
 		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Spec.Version),
 	}
 	pass.seeBypass(r.Named)
@@ -78,6 +79,19 @@ func (p *schemaPass) take(v *verdict, err error) error {
 func (p *schemaPass) migrated() bool {
 	return p.status != nil && p.target != nil && p.status.StoredVersion == p.target.Version &&
 		p.status.ContentHash == p.target.ContentHash(p.target.Version)
+}
+
+// foreign names the owner of the database schema where that is another SyncSchema's, and nobody asked to take it over; empty: it is ours, nobody's,
+// or not known. What such a database holds is another's doing and says nothing about this object.
+func (p *schemaPass) foreign() string {
+	if p.status == nil || ours(p.status.Owner, p.cluster, p.object) {
+		return ""
+	}
+	owner := p.status.Owner.String()
+	if p.object.Annotations[AnnotationTakeOver] == owner {
+		return ""
+	}
+	return owner
 }
 
 // departures remembers the UIDs that were seen under a name, so that what is remembered of an object can be dropped when it is gone.

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -168,6 +169,29 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 			mend: repairFence,
 		}),
 	)
+
+	It("a database of another owner is neither its migration, nor its fence, nor its gate, until it takes it over", func() {
+		w := newWorld()
+		atVersion7(w)
+		w.sql(`UPDATE sync_barrier_owner SET cluster = 'elsewhere', namespace = 'shop', name = 'mine'`)
+		kinds := []string{v1alpha1.ConditionMigrated, v1alpha1.ConditionFenced, v1alpha1.ConditionGateOpen}
+		object, _ := w.pass()
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonConflict, "elsewhere/shop/mine")
+		for _, kind := range kinds {
+			condition := meta.FindStatusCondition(object.Status.Conditions, kind)
+			Expect(condition.Status).To(Equal(metav1.ConditionFalse), kind)
+			Expect(condition.Reason).To(Equal(v1alpha1.ReasonConflict), kind)
+			Expect(condition.Message).To(ContainSubstring("elsewhere/shop/mine"), kind)
+		}
+		Expect(*object.Status.GateOpen).To(BeFalse())
+
+		w.annotate(object, AnnotationTakeOver, "elsewhere/shop/mine")
+		object = w.bring()
+		for _, kind := range kinds {
+			Expect(meta.IsStatusConditionTrue(object.Status.Conditions, kind)).To(BeTrue(), kind)
+		}
+		Expect(*object.Status.GateOpen).To(BeTrue())
+	})
 
 	It("a version that is refused closes no gate and touches no Job of the stored one", func() {
 		w := newWorld()

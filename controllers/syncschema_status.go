@@ -58,7 +58,7 @@ func (r *SyncSchemaReconciler) statusOf(pass *schemaPass) v1alpha1.SyncSchemaSta
 		Plan: pass.plan,
 	}
 	if pass.status != nil {
-		open := pass.gate.Verdict().Open
+		open := pass.gateOpen()
 		stored, writer, reader := pass.status.StoredVersion, pass.status.MinWriterVersion, pass.status.MinReaderVersion
 		out.StoredVersion, out.MinWriterVersion, out.MinReaderVersion, out.GateOpen = &stored, &writer, &reader, &open
 		out.ContentHash = pass.status.ContentHash
@@ -93,9 +93,13 @@ func (p *schemaPass) failedAttempts() int32 {
 func (p *schemaPass) conditions() []metav1.Condition {
 	set := &conditionSet{generation: p.object.Generation}
 	set.addVerdict(*p.verdict)
-	p.addMigrated(set)
-	p.addFenced(set)
-	p.addGateOpen(set)
+	if owner := p.foreign(); owner != "" {
+		p.addForeign(set, owner)
+	} else {
+		p.addMigrated(set)
+		p.addFenced(set)
+		p.addGateOpen(set)
+	}
 	if p.object.Spec.Suspend {
 		set.add(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "spec.suspend is true")
 	}
@@ -104,6 +108,18 @@ func (p *schemaPass) conditions() []metav1.Condition {
 	}
 	p.addPodConditions(set)
 	return set.over(p.before.Conditions, p.now)
+}
+
+// addForeign claims nothing of a database that another SyncSchema looks after.
+func (p *schemaPass) addForeign(set *conditionSet, owner string) {
+	for _, kind := range []string{v1alpha1.ConditionMigrated, v1alpha1.ConditionFenced, v1alpha1.ConditionGateOpen} {
+		set.addBool(kind, false, v1alpha1.ReasonConflict, "the database schema is managed by "+owner+", not by this SyncSchema")
+	}
+}
+
+// gateOpen is what the status and the metric show of the gate.
+func (p *schemaPass) gateOpen() bool {
+	return p.gate.Verdict().Open && p.foreign() == ""
 }
 
 func (p *schemaPass) addMigrated(set *conditionSet) {
@@ -157,7 +173,7 @@ func (r *SyncSchemaReconciler) showMetrics(pass *schemaPass) {
 	if pass.status == nil {
 		return
 	}
-	gateOpen.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(number(pass.gate.Verdict().Open))
+	gateOpen.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(number(pass.gateOpen()))
 	storedVersion.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.StoredVersion))
 	logBytes.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.LogBytes))
 }
