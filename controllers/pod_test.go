@@ -321,11 +321,12 @@ var _ = Describe("Writing the condition of a pod", func() {
 		g.patchStatus(pod, `{"status":{"conditions":[{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},
 			{"type":"other.example/gate","status":"True","lastTransitionTime":"2026-01-02T00:00:00Z"}]}}`)
 		var kubelet sync.WaitGroup
+		seen := pod.DeepCopy() // an answer is written into the object that was sent
 		kubelet.Go(func() {
 			defer GinkgoRecover()
 			for i := range 200 {
 				status := []string{"True", "False"}[i%2]
-				g.patchStatus(pod, `{"status":{"conditions":[{"type":"ContainersReady","status":"`+status+`"},{"type":"Ready","status":"False"}]}}`)
+				g.patchStatus(seen, `{"status":{"conditions":[{"type":"ContainersReady","status":"`+status+`"},{"type":"Ready","status":"False"}]}}`)
 			}
 		})
 		for i := range 200 {

@@ -104,7 +104,7 @@ func (c *Cluster) Clientset() *kubernetes.Clientset {
 
 // FreezeAPIServer stops the API server as SIGSTOP does: connections stay open and
 // nothing is answered, until ContinueAPIServer.
-func (c *Cluster) FreezeAPIServer() { c.must(c.apiServer.signal(syscall.SIGSTOP)) }
+func (c *Cluster) FreezeAPIServer() { c.must(c.apiServer.freeze()) }
 
 // ContinueAPIServer lets a frozen API server go on, and returns once it is ready.
 func (c *Cluster) ContinueAPIServer() {

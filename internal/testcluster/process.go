@@ -1,18 +1,20 @@
 package testcluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
-
-	"math/rand/v2"
 )
 
 const (
@@ -101,6 +103,42 @@ func (p *process) signal(what syscall.Signal) error {
 		return fmt.Errorf("send %v to %s: %w", what, p.name, err)
 	}
 	return nil
+}
+
+// freezeTimeout bounds the wait for a stopped program to stand still.
+const freezeTimeout = 10 * time.Second
+
+// freeze stops the program and returns once none of its threads runs any more: until then it may still answer, and on a busy machine it does.
+// Where the system does not show threads, it returns at once.
+func (p *process) freeze() error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pattern := fmt.Sprintf("/proc/%d/task/*/stat", p.command.Process.Pid)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(freezeTimeout)
+	for {
+		threads, err := filepath.Glob(pattern)
+		if err != nil || len(threads) == 0 || !slices.ContainsFunc(threads, runs) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			return fmt.Errorf("%s does not stand still within %v of SIGSTOP", p.name, freezeTimeout)
+		}
+	}
+}
+
+// runs says whether a thread is not stopped, by its state behind the name in brackets (proc_pid_stat(5)).
+func runs(stat string) bool {
+	text, err := os.ReadFile(stat)
+	if err != nil {
+		return false // it has ended
+	}
+	_, state, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+	return !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "t")
 }
 
 // kill ends the program at once, frozen or not, and returns when it is gone.
