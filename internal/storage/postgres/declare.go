@@ -253,8 +253,9 @@ func (s *Store) AbandonCheckpoint(ctx context.Context, name string, version int6
 	if err != nil {
 		return 0, s.explainLock(ctx, s.explainMissing(ctx, err, what), defaultLockTimeout)
 	}
-	// Nobody reads its sources now. It is abandoned all the same: what goes wrong here is left to the next apply.
-	_ = s.settleUnused(ctx)
+	if err := s.settleUnused(ctx); err != nil { // nobody reads its sources now
+		return count, fmt.Errorf("checkpoint %q is abandoned, but the capture of its sources goes on until the next apply: %w", name, err)
+	}
 	return count, nil
 }
 
