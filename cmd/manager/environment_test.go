@@ -58,7 +58,7 @@ type environment struct {
 	args []string
 }
 
-func newEnvironment(t *testing.T) *environment {
+func newEnvironment(t testing.TB) *environment {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -81,7 +81,7 @@ func newEnvironment(t *testing.T) *environment {
 }
 
 // kustomize builds a folder of this checkout with the tool that users are told to use.
-func kustomize(t *testing.T, folder string) string {
+func kustomize(t testing.TB, folder string) string {
 	t.Helper()
 	root, err := testcluster.Root()
 	if err != nil {
@@ -97,7 +97,7 @@ func kustomize(t *testing.T, folder string) string {
 	return string(output)
 }
 
-func (e *environment) kubectl(t *testing.T, stdin string, args ...string) string {
+func (e *environment) kubectl(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	output, err := e.cluster.Kubectl(stdin, args...)
 	if err != nil {
@@ -107,7 +107,7 @@ func (e *environment) kubectl(t *testing.T, stdin string, args ...string) string
 }
 
 // findPods waits until the Deployment has its pods, which the namespace's pod security let in, and says of them what a kubelet would.
-func (e *environment) findPods(t *testing.T) {
+func (e *environment) findPods(t testing.TB) {
 	t.Helper()
 	var deployment appsv1.Deployment
 	name := types.NamespacedName{Namespace: systemNamespace, Name: "syncbarrier-manager"}
@@ -132,7 +132,7 @@ func (e *environment) findPods(t *testing.T) {
 }
 
 // namespace makes one for a test, and removes what the test put into it, so that no later manager works on it.
-func (e *environment) namespace(t *testing.T) string {
+func (e *environment) namespace(t testing.TB) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	if err := e.client.Create(t.Context(), namespace); err != nil {
@@ -147,7 +147,7 @@ func (e *environment) namespace(t *testing.T) string {
 }
 
 // database makes a database, and the Secret clinic with its address.
-func (e *environment) database(t *testing.T, namespace string) *sql.DB {
+func (e *environment) database(t testing.TB, namespace string) *sql.DB {
 	t.Helper()
 	url := testdb.Postgres(t)
 	db, err := sql.Open("pgx", url)
@@ -163,7 +163,7 @@ func (e *environment) database(t *testing.T, namespace string) *sql.DB {
 }
 
 // apply applies the SyncSchema clinic of a version, with lines added to its spec.
-func (e *environment) apply(t *testing.T, namespace string, version int, more string) {
+func (e *environment) apply(t testing.TB, namespace string, version int, more string) {
 	t.Helper()
 	object := fmt.Sprintf(`
 apiVersion: syncbarrier.dev/v1alpha1
@@ -183,7 +183,7 @@ spec:
 }
 
 // status waits until the condition Ready of the SyncSchema clinic has a reason, and returns the status.
-func (e *environment) status(t *testing.T, namespace, reason string) v1alpha1.SyncSchemaStatus {
+func (e *environment) status(t testing.TB, namespace, reason string) v1alpha1.SyncSchemaStatus {
 	t.Helper()
 	var schema v1alpha1.SyncSchema
 	waitFor(t, "reason "+reason, func(ctx context.Context) (bool, error) {
@@ -201,7 +201,7 @@ func (e *environment) status(t *testing.T, namespace, reason string) v1alpha1.Sy
 }
 
 // number reads one number from a database.
-func number(t *testing.T, db *sql.DB, query string) (n int64) {
+func number(t testing.TB, db *sql.DB, query string) (n int64) {
 	t.Helper()
 	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -218,7 +218,7 @@ type manager struct {
 }
 
 // startManager starts the program in place of the pod of a number, with the Deployment's arguments and those given.
-func (e *environment) startManager(t *testing.T, pod int, args ...string) *manager {
+func (e *environment) startManager(t testing.TB, pod int, args ...string) *manager {
 	t.Helper()
 	m := &manager{log: filepath.Join(t.TempDir(), "manager.log"), health: freeAddress(t), metrics: freeAddress(t), exited: make(chan struct{})}
 	log, err := os.Create(m.log)
@@ -253,7 +253,7 @@ func (e *environment) startManager(t *testing.T, pod int, args ...string) *manag
 	return m
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	port, err := testcluster.FreePort()
 	if err != nil {
@@ -262,7 +262,7 @@ func freeAddress(t *testing.T) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-func (m *manager) output(t *testing.T) string {
+func (m *manager) output(t testing.TB) string {
 	t.Helper()
 	content, err := os.ReadFile(m.log)
 	if err != nil {
@@ -272,7 +272,7 @@ func (m *manager) output(t *testing.T) string {
 }
 
 // awaitExit returns the exit code of a manager that ends within a time.
-func (m *manager) awaitExit(t *testing.T, limit time.Duration) int {
+func (m *manager) awaitExit(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
 	case <-m.exited:
@@ -284,10 +284,22 @@ func (m *manager) awaitExit(t *testing.T, limit time.Duration) int {
 }
 
 // awaitReady returns once the manager answers its probes.
-func (m *manager) awaitReady(t *testing.T) {
+func (m *manager) awaitReady(t testing.TB) {
 	t.Helper()
 	waitFor(t, "readiness", func(ctx context.Context) (bool, error) {
 		return status(ctx, "http://"+m.health+"/readyz") == http.StatusOK && status(ctx, "http://"+m.health+"/healthz") == http.StatusOK, nil
+	})
+}
+
+// awaitMetrics returns once the manager listens for scrapes: it begins to at its own time, and its probes do not speak of it.
+func (m *manager) awaitMetrics(t testing.TB) {
+	t.Helper()
+	waitFor(t, "the port of the metrics", func(ctx context.Context) (bool, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.metrics)
+		if err != nil {
+			return false, nil //nolint:nilerr // not yet
+		}
+		return true, conn.Close()
 	})
 }
 
@@ -306,9 +318,14 @@ func status(ctx context.Context, url string) int {
 }
 
 // waitFor waits until something is so. seen, if given, says what was seen instead.
-func waitFor(t *testing.T, what string, reached func(context.Context) (bool, error), seen ...func() string) {
+func waitFor(t testing.TB, what string, reached func(context.Context) (bool, error), seen ...func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	waitWithin(t, patience, what, reached, seen...)
+}
+
+func waitWithin(t testing.TB, limit time.Duration, what string, reached func(context.Context) (bool, error), seen ...func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -323,7 +340,7 @@ func waitFor(t *testing.T, what string, reached func(context.Context) (bool, err
 			for _, say := range seen {
 				saw.WriteString(say())
 			}
-			t.Fatalf("waited %v for %s: %v %s", patience, what, err, saw.String())
+			t.Fatalf("waited %v for %s: %v %s", limit, what, err, saw.String())
 		case <-ticker.C:
 		}
 	}

@@ -140,7 +140,7 @@ func (e *environment) testWork(t *testing.T) {
 
 func (e *environment) testMetrics(t *testing.T) {
 	m := e.startManager(t, 0, "--leader-election-name=metrics")
-	m.awaitReady(t)
+	m.awaitMetrics(t)
 	e.kubectl(t, "", "create", "serviceaccount", "stranger", "-n", "default")
 	e.kubectl(t, "", "create", "serviceaccount", "prometheus", "-n", "default")
 	e.kubectl(t, "", "create", "clusterrolebinding", "prometheus", "--clusterrole=syncbarrier-metrics-reader", "--serviceaccount=default:prometheus")

@@ -106,7 +106,7 @@ func (c *cluster) schema(ctx context.Context, name string) (*v1alpha1.SyncSchema
 	found := &v1alpha1.SyncSchema{}
 	err := c.client.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, found)
 	if err != nil {
-		return nil, clusterFailure(fmt.Sprintf("read SyncSchema %s/%s", c.namespace, name), err)
+		return nil, clusterFailure(ctx, fmt.Sprintf("read SyncSchema %s/%s", c.namespace, name), err)
 	}
 	return found, nil
 }
@@ -115,7 +115,7 @@ func (c *cluster) schema(ctx context.Context, name string) (*v1alpha1.SyncSchema
 func (c *cluster) checkpoints(ctx context.Context, schema *v1alpha1.SyncSchema) ([]v1alpha1.BackfillCheckpoint, error) {
 	list := &v1alpha1.BackfillCheckpointList{}
 	if err := c.client.List(ctx, list, client.InNamespace(schema.Namespace)); err != nil {
-		return nil, clusterFailure("list BackfillCheckpoints in namespace "+schema.Namespace, err)
+		return nil, clusterFailure(ctx, "list BackfillCheckpoints in namespace "+schema.Namespace, err)
 	}
 	ours := slices.DeleteFunc(list.Items, func(item v1alpha1.BackfillCheckpoint) bool { return item.Spec.SchemaRef.Name != schema.Name })
 	slices.SortFunc(ours, func(a, b v1alpha1.BackfillCheckpoint) int {
@@ -132,7 +132,7 @@ func (c *cluster) annotate(ctx context.Context, schema *v1alpha1.SyncSchema, key
 	was := schema.DeepCopy()
 	metav1.SetMetaDataAnnotation(&schema.ObjectMeta, key, value)
 	err := c.client.Patch(ctx, schema, client.MergeFrom(was), client.FieldOwner(fieldManager))
-	return clusterFailure(fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
+	return clusterFailure(ctx, fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
 }
 
 // removeAnnotation takes one annotation of a SyncSchema away.
@@ -140,7 +140,7 @@ func (c *cluster) removeAnnotation(ctx context.Context, schema *v1alpha1.SyncSch
 	was := schema.DeepCopy()
 	delete(schema.Annotations, key)
 	err := c.client.Patch(ctx, schema, client.MergeFrom(was), client.FieldOwner(fieldManager))
-	return clusterFailure(fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
+	return clusterFailure(ctx, fmt.Sprintf("annotate SyncSchema %s/%s", schema.Namespace, schema.Name), err)
 }
 
 // clusterError is a failure of the cluster, with the word that scripts branch on.
@@ -154,7 +154,7 @@ func (c *clusterError) Error() string { return c.err.Error() }
 func (c *clusterError) Unwrap() error { return c.err }
 
 // clusterFailure says what was being done, and what to do about it where that is not plain. It returns nil for nil.
-func clusterFailure(doing string, err error) error {
+func clusterFailure(ctx context.Context, doing string, err error) error {
 	var unreachable net.Error
 	switch {
 	case err == nil:
@@ -169,8 +169,8 @@ func clusterFailure(doing string, err error) error {
 		return &clusterError{"Unauthorized", exitOther, fmt.Errorf("%s: the cluster does not accept the credentials of the kubeconfig: %w", doing, err)}
 	case apierrors.IsInvalid(err):
 		return &clusterError{"Invalid", exitOther, fmt.Errorf("%s: %w", doing, err)}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: %w", doing, err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", doing, context.Cause(ctx)) // the client's error says that time was up, not whose
 	case errors.As(err, &unreachable), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsServiceUnavailable(err):
 		return &clusterError{"Unreachable", exitGaveUp, fmt.Errorf("%s: the cluster does not answer: %w", doing, err)}
 	default:

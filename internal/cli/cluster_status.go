@@ -45,7 +45,7 @@ func (p *Program) clusterStatus(cmd *cobra.Command, f clusterFlags, name string,
 func (p *Program) listSchemas(ctx context.Context, c *cluster) error {
 	list := &v1alpha1.SyncSchemaList{}
 	if err := c.client.List(ctx, list, client.InNamespace(c.namespace)); err != nil {
-		return clusterFailure("list SyncSchemas", err)
+		return clusterFailure(ctx, "list SyncSchemas", err)
 	}
 	out := struct {
 		Schemas []schemaOutput `json:"schemas"`

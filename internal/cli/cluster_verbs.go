@@ -92,7 +92,7 @@ func (p *Program) setSuspend(ctx context.Context, c *cluster, schema *v1alpha1.S
 	others := appliersOfSuspend(schema)
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, value))
 	if err := c.client.Patch(ctx, schema, patch, client.FieldOwner(fieldManager)); err != nil {
-		return clusterFailure(fmt.Sprintf("set spec.suspend of SyncSchema %s/%s", schema.Namespace, schema.Name), err)
+		return clusterFailure(ctx, fmt.Sprintf("set spec.suspend of SyncSchema %s/%s", schema.Namespace, schema.Name), err)
 	}
 	for _, other := range others {
 		_, _ = fmt.Fprintf(p.Err, "warning: %q applies spec.suspend too and may put it back; change it where that has it from\n", other)

@@ -60,7 +60,7 @@ func (c *cluster) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, &clusterError{"NotFound", exitOther, fmt.Errorf("namespace %s has no pod %q; kubectl get pods -n %s lists them", c.namespace, name, c.namespace)}
 	}
-	return pod, clusterFailure(fmt.Sprintf("read pod %s/%s", c.namespace, name), err)
+	return pod, clusterFailure(ctx, fmt.Sprintf("read pod %s/%s", c.namespace, name), err)
 }
 
 // why says in one sentence why a pod is Ready, or is not.

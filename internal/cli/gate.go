@@ -57,9 +57,12 @@ type gateOutput struct {
 }
 
 func (p *Program) gate(ctx context.Context, s *session, version int64, wait bool) error {
+	owner := s.gateOwner()
 	if wait {
 		engine := &barrier.Engine{Store: s.store, Clock: p.Clock}
-		verdict, err := engine.WaitForGate(ctx, version, gateEvery)
+		verdict, err := engine.WaitForGate(ctx, version, gateEvery, func(gate storage.ServeGate) storage.GateVerdict {
+			return gate.VerdictFor(owner)
+		})
 		if err != nil && (!errors.Is(err, context.DeadlineExceeded) || verdict.Reason == "") {
 			return err
 		}
@@ -74,7 +77,7 @@ func (p *Program) gate(ctx context.Context, s *session, version int64, wait bool
 	if err != nil {
 		return err
 	}
-	verdict := gate.Verdict()
+	verdict := gate.VerdictFor(owner)
 	out := gateOutput{
 		Reason: string(verdict.Reason), Message: verdict.Message, Open: verdict.Open, Writable: verdict.Writable,
 		StoredVersion: gate.StoredVersion, Version: version, Pending: gate.Pending,
@@ -94,6 +97,15 @@ func (p *Program) gate(ctx context.Context, s *session, version int64, wait bool
 	default:
 		return reported{exitGateClosed}
 	}
+}
+
+// gateOwner is whose gate is asked for: that of the file's SyncSchema, in whatever cluster it is, and in the namespace that the file names; without
+// a file anybody's.
+func (s *session) gateOwner() storage.Owner {
+	if s.file == nil {
+		return storage.Owner{}
+	}
+	return storage.Owner{Namespace: s.file.Schema.Namespace, Name: s.file.Schema.Name}
 }
 
 func writeGate(w io.Writer, name string, version int64, verdict storage.GateVerdict) {

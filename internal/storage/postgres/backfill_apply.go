@@ -27,6 +27,7 @@ func send(ctx context.Context, tx pgx.Tx, steps ...step) (err error) {
 	for _, step := range steps {
 		pipeline.Queue(step.sql, step.arguments...)
 	}
+	defer boundedOf(tx.Conn().PgConn().Conn()).allowStatements(len(steps))()
 	results := tx.SendBatch(ctx, pipeline)
 	defer func() {
 		if closed := results.Close(); err == nil {

@@ -246,10 +246,11 @@ func TestALockIsTakenAtOnceInItsStrongestMode(t *testing.T) {
 	}
 }
 
-// Writers take two tables in one order, barriers in another, 50 times over: nobody of the program may become a deadlock victim.
+// Writers take two tables in one order, barriers in another, 50 times over: nobody of the program may become a deadlock victim. A barrier
+// waits for a table that it could not foresee for less than deadlock_timeout, which is the server's own here: with a shorter one a busy
+// machine alone could make a step that long.
 func TestTablesTakenInAnotherOrderDeadlockNobody(t *testing.T) {
-	server := testdb.PostgresServer(t, testdb.ServerOptions{Settings: map[string]string{"deadlock_timeout": "100ms"}})
-	db := newBarrierDB(t, Config{URL: server.Database(t)})
+	db := newBarrierDB(t)
 	db.exec("CREATE TABLE a(i int PRIMARY KEY, n int)")
 	db.exec("CREATE TABLE b(i int PRIMARY KEY, n int)")
 	db.exec("INSERT INTO a VALUES (1, 0)")
@@ -283,13 +284,56 @@ func TestTablesTakenInAnotherOrderDeadlockNobody(t *testing.T) {
 			sql = "ALTER TABLE a ADD COLUMN c%[1]d int; DO $$ BEGIN EXECUTE 'ALTER TABLE ' || chr(98) || ' ADD COLUMN c%[1]d int'; END $$"
 		}
 		wanted := withSQL(round, fmt.Sprintf(sql, round))
-		wanted.Lock.TimeoutMilliseconds = 300
+		wanted.Lock.TimeoutMilliseconds = 10_000 // a wait of so long would show as a deadlock
 		db.mustApply(wanted)
 	}
 	stop()
 	writers.Wait()
 	db.wantText("52", "SELECT count(*) FROM pg_attribute WHERE attrelid = 'b'::regclass AND attnum > 0")
 	db.wantText("0", "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+}
+
+// SQL switches its lock timeout off and needs, unforeseen, a table of a writer who waits for the barrier already. Whoever looks first ends such
+// a deadlock, and as the victim the writer would lose its transaction.
+func TestAWaitForAWriterWhoWaitsForTheBarrierEndsBeforeTheWriterLooks(t *testing.T) {
+	server := testdb.PostgresServer(t, testdb.ServerOptions{Settings: map[string]string{"deadlock_timeout": "20s"}})
+	db := newBarrierDB(t, Config{URL: server.Database(t)})
+	db.exec("CREATE TABLE a(i int)")
+	db.exec("CREATE TABLE b(i int)")
+	db.mustApply(target(5))
+	writer := db.connect()
+	tx, err := writer.Begin(db.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(db.ctx, "INSERT INTO b VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	wanted := withSQL(6, `
+		ALTER TABLE a ADD COLUMN n int;
+		SET lock_timeout = 0;
+		DO $$ BEGIN
+			WHILE NOT EXISTS (SELECT FROM pg_locks WHERE relation = 'a'::regclass AND NOT granted) LOOP PERFORM pg_sleep(0.01); END LOOP;
+			EXECUTE 'ALTER TABLE ' || chr(98) || ' ADD COLUMN n int';
+		END $$`)
+	wanted.Lock.TimeoutMilliseconds = 60_000
+	done := make(chan error, 1)
+	go func() {
+		_, err := db.once(wanted)
+		done <- err
+	}()
+	db.eventually("the barrier has table a", func() bool {
+		return db.text("SELECT count(*) FROM pg_locks WHERE relation = 'a'::regclass AND mode = 'AccessExclusiveLock' AND granted") == "1"
+	})
+	if _, err := tx.Exec(db.ctx, "INSERT INTO a VALUES (1)"); err != nil {
+		t.Fatalf("the writer's second insert: %v", err)
+	}
+	if err := tx.Commit(db.ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantRefusal(t, <-done, storage.CodeLockTimeout, "needs table b")
+	db.wantText("0", "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+	db.wantText("5", "SELECT schema_version FROM sync_schema_meta")
 }
 
 // SQL needs a table that its text does not name. The refusal names it all the same, and the next attempt waits for it first.

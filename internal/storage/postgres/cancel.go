@@ -21,7 +21,8 @@ type cancelHandler struct {
 // HandleCancel implements ctxwatch.Handler.
 func (h *cancelHandler) HandleCancel(context.Context) {
 	deadline := time.Now().Add(rollbackTimeout)
-	_ = h.conn.Conn().SetDeadline(deadline) // of a connection that is closed already
+	boundedOf(h.conn.Conn()).allow(rollbackTimeout) // whatever comes now is the end of the transaction
+	_ = h.conn.Conn().SetDeadline(deadline)         // of a connection that is closed already
 	done := make(chan struct{})
 	h.done = done
 	go func() {

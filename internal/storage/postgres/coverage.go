@@ -83,6 +83,7 @@ func (s *Store) buildCoverage(ctx context.Context, state coverageState, wait tim
 		defer cancel()
 		_ = conn.Close(bounded) // the work is done or has failed; how the connection ends changes nothing
 	}()
+	s.allow(conn, coverageBuildTimeout)
 	if !s.pooled {
 		limits := fmt.Sprintf("SET lock_timeout = %d; SET statement_timeout = %d; SET search_path = %s, pg_temp",
 			milliseconds(wait), milliseconds(coverageBuildTimeout), s.schema)

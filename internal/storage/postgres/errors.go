@@ -222,6 +222,6 @@ func isCertificate(err error) bool {
 // isNetwork says that the connection broke. A closed transaction or connection that we use again by a defect of ours is none.
 func isNetwork(err error) bool {
 	var netErr net.Error
-	return errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return isSilent(err) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed) && !errors.Is(err, pgx.ErrTxClosed)
 }

@@ -66,7 +66,8 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, pooled: config.Pooler == PoolerTransaction,
+		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, silenceMargin: defaultSilenceMargin,
+		pooled:  config.Pooler == PoolerTransaction,
 		queries: map[string]storage.RegisteredQuery{}, writerSample: cmp.Or(config.WriterSample, defaultWriterSample),
 	}
 	s.schemaName = config.Schema
@@ -127,7 +128,7 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 			connConfig.RuntimeParams["application_name"] = config.ApplicationName
 		}
 	}
-	connConfig.DialFunc = dial
+	connConfig.DialFunc = dialBounded
 	switch {
 	case config.SimpleProtocol:
 		connConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol

@@ -37,7 +37,11 @@ func (s *Store) tryReadOnce(ctx context.Context, what string, collect func(pgx.R
 	if err != nil {
 		return err
 	}
-	defer func() { release(ctx, conn, false) }()
+	defer func() {
+		err = unanswered(ctx, conn.Conn(), err)
+		release(ctx, conn, false)
+	}()
+	s.allow(conn.Conn(), readTimeout)
 
 	batch := &pgx.Batch{}
 	batch.Queue(readSettings)

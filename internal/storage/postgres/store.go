@@ -24,9 +24,11 @@ type Store struct {
 	settings   sessionSettings
 	// acquireTimeout bounds the wait for one of the pool's connections.
 	acquireTimeout time.Duration
-	writerSample   time.Duration // how long a plan looks at the writers
-	address        string        // host:port/database, for messages
-	backfills      backfillMemory
+	// silenceMargin is how long an answer is waited for beyond the time that the server has for a statement.
+	silenceMargin time.Duration
+	writerSample  time.Duration // how long a plan looks at the writers
+	address       string        // host:port/database, for messages
+	backfills     backfillMemory
 }
 
 // querier is what reads and writes have in common, inside a transaction or on the pool.

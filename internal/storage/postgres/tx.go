@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,16 +60,32 @@ func (s *Store) tryTx(ctx context.Context, what string, o txOptions, fn func(ctx
 	mark := &closeMark{}
 	defer func() { release(ctx, conn, mark.set) }()
 
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(o)})
+	tx, err := s.begin(ctx, conn, o)
 	if err != nil {
 		return translate(err, what+": begin")
 	}
 	if err := fn(context.WithValue(ctx, closeMarkKey{}, mark), tx); err != nil {
+		err = unanswered(ctx, conn.Conn(), err)
 		rollback(ctx, tx)
 		mark.set = mark.set || sqlState(err) == stateReadOnly
 		return err
 	}
 	return commit(ctx, tx, what)
+}
+
+// begin begins a transaction, whose statements then have the time that the server allows them to be answered.
+func (s *Store) begin(ctx context.Context, conn *pgxpool.Conn, o txOptions) (pgx.Tx, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(o)})
+	if err != nil {
+		return nil, unanswered(ctx, conn.Conn(), err)
+	}
+	s.allow(conn.Conn(), cmp.Or(o.statementTimeout, defaultStatementTimeout))
+	return tx, nil
+}
+
+// allow bounds the wait for each answer on a connection whose statements the server ends after the given time.
+func (s *Store) allow(conn *pgx.Conn, statement time.Duration) {
+	boundedOf(conn.PgConn().Conn()).allow(statement + s.silenceMargin)
 }
 
 // beginSQL begins a transaction and sets everything that a role, a database, a connection string or the server may have set otherwise,
@@ -124,6 +141,7 @@ func (s *Store) acquire(ctx context.Context, what string) (*pgxpool.Conn, error)
 	conn, err := s.pool.Acquire(bounded)
 	switch {
 	case err == nil:
+		boundedOf(conn.Conn().PgConn().Conn()).allow(answerTimeout)
 		return conn, nil
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.address, s.acquireTimeout)
@@ -135,7 +153,8 @@ func (s *Store) acquire(ctx context.Context, what string) (*pgxpool.Conn, error)
 // release gives a connection back to the pool, or ends it.
 func release(ctx context.Context, conn *pgxpool.Conn, end bool) {
 	if !end {
-		conn.Release() // it ends the connection by itself if a transaction is still open on it, or it is broken
+		boundedOf(conn.Conn().PgConn().Conn()).allow(connectTimeout) // what comes next is to find out whether it still answers
+		conn.Release()                                               // it ends the connection by itself if a transaction is still open on it, or it is broken
 		return
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)

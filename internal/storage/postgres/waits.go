@@ -14,7 +14,8 @@ import (
 // waitWatch looks, from another connection, at what the barrier's own session waits for while it carries its steps out. SQL of a user can need
 // locks that its text does not name (a table named at run time, the other side of a foreign key). The error of such a wait does not
 // say which table it was, so that nobody could be told and the next attempt could not wait for it first. And the SQL can switch
-// the lock timeout off, so the watch ends a wait that goes beyond its bound.
+// the lock timeout off, so the watch ends a wait that goes beyond its bound. It also ends at once a wait for somebody who waits for us:
+// nothing but a deadlock can come of it, of which the other could become the victim.
 type waitWatch struct {
 	store *Store
 	pid   int
@@ -47,22 +48,26 @@ func (w *waitWatch) run(ctx context.Context) {
 	}
 }
 
-// look notes what is waited for. A wait for a row is a wait for the transaction that holds it; the table is then that of the row's own lock.
+// look notes what is waited for, and ends the wait if it must end. A wait for a row is a wait for the transaction that holds it; the table is then that of the row's own lock.
 func (w *waitWatch) look(ctx context.Context) error {
 	return w.store.inTx(ctx, "watch the barrier's session", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
 		awaits := &tableLock{mode: accessExclusive}
-		var overdue bool
+		var hopeless bool
 		err := tx.QueryRow(ctx, `
 			SELECT coalesce(n.nspname::text, ''),
 			       coalesce(c.relname::text, ''),
 			       coalesce(clock_timestamp() - l.waitstart > make_interval(secs => $2::double precision), false)
+			       OR EXISTS (
+			            SELECT
+			              FROM unnest(pg_catalog.pg_blocking_pids(l.pid)) AS blocker
+			             WHERE l.pid = ANY (pg_catalog.pg_blocking_pids(blocker)))
 			  FROM pg_catalog.pg_locks l
 			  LEFT JOIN pg_catalog.pg_locks r ON r.pid = l.pid AND r.locktype = 'tuple'
 			  LEFT JOIN pg_catalog.pg_class c ON c.oid = coalesce(l.relation, r.relation)
 			  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 			 WHERE l.pid = $1::integer
 			   AND NOT l.granted
-			 LIMIT 1`, w.pid, w.bound.Seconds()).Scan(&awaits.schema, &awaits.table, &overdue)
+			 LIMIT 1`, w.pid, w.bound.Seconds()).Scan(&awaits.schema, &awaits.table, &hopeless)
 		if errors.Is(err, pgx.ErrNoRows) {
 			w.note(nil)
 			return nil
@@ -71,7 +76,7 @@ func (w *waitWatch) look(ctx context.Context) error {
 			return err
 		}
 		w.note(awaits)
-		if overdue {
+		if hopeless {
 			_, err = tx.Exec(ctx, "SELECT pg_cancel_backend($1::integer)", w.pid)
 		}
 		return err

@@ -27,7 +27,7 @@ func (s *Store) Begin(ctx context.Context, partition string, writerVersion int64
 	if err != nil {
 		return nil, err
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: s.beginSQL(txOptions{})})
+	tx, err := s.begin(ctx, conn, txOptions{})
 	if err != nil {
 		release(ctx, conn, false)
 		return nil, translate(err, what+": begin")

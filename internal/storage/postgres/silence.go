@@ -1,0 +1,174 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A server that is frozen, or a proxy before it, acknowledges what is sent to it and never answers. Neither keepalives nor
+// TCP_USER_TIMEOUT see that, and statement_timeout is the server's own to keep. So each wait for an answer has a bound on our side too:
+// what the server allows the statement, and a margin. A statement that may take ten minutes is given them.
+const (
+	// answerTimeout bounds the answer to what takes no time: BEGIN and its settings.
+	answerTimeout = 10 * time.Second
+	// defaultSilenceMargin is what a server may take beyond a statement's own timeout to end it and to say so.
+	defaultSilenceMargin = 15 * time.Second
+)
+
+// silentError says that an answer did not come in time. It is no timeout in the sense of net.Error: those the driver takes for the end of a
+// context, while this one is the end of the connection.
+type silentError struct{ after time.Duration }
+
+func (e *silentError) Error() string {
+	return fmt.Sprintf("the server accepts what is sent to it and does not answer: it was waited for %s", e.after)
+}
+
+// boundedConn is a connection on which no single read or write waits longer than its bound. When one does the connection is closed. Nothing is
+// bounded while nobody reads, so a connection in a pool and a transaction between two statements stay as they are.
+type boundedConn struct {
+	net.Conn
+	bound atomic.Int64 // nanoseconds
+
+	mu            sync.Mutex
+	reads, writes time.Time // the deadlines that the driver has set; zero: none
+}
+
+// dialBounded is dial for the driver. Until somebody allows more, an answer has to come as soon as a connection has to be made.
+func dialBounded(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	bounded := &boundedConn{Conn: conn}
+	bounded.allow(connectTimeout)
+	return bounded, nil
+}
+
+// boundedOf gives the connection below TLS. It is nil, on which allow does nothing, for one that dialBounded has not made.
+func boundedOf(conn net.Conn) *boundedConn {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
+	}
+	bounded, _ := conn.(*boundedConn)
+	return bounded
+}
+
+// allow lets each wait from now on take so long.
+func (c *boundedConn) allow(bound time.Duration) {
+	if c != nil {
+		c.bound.Store(int64(bound))
+	}
+}
+
+// allowStatements is for a pipeline of n statements: the server may send the answers to all of them with the last. What it returns takes
+// that back.
+func (c *boundedConn) allowStatements(n int) (asBefore func()) {
+	if c == nil {
+		return func() {}
+	}
+	one := c.bound.Load()
+	c.bound.Store(one * int64(max(1, n)))
+	return func() { c.bound.Store(one) }
+}
+
+// Read reads within the bound, and within the driver's deadline.
+func (c *boundedConn) Read(p []byte) (int, error) {
+	bound := time.Duration(c.bound.Load())
+	c.mu.Lock()
+	err := c.Conn.SetReadDeadline(earlier(c.reads, time.Now().Add(bound)))
+	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(p)
+	return n, c.silence(err, &c.reads, bound)
+}
+
+// Write writes within the bound, and within the driver's deadline: a peer that no longer reads fills every buffer in between.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	bound := time.Duration(c.bound.Load())
+	c.mu.Lock()
+	err := c.Conn.SetWriteDeadline(earlier(c.writes, time.Now().Add(bound)))
+	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(p)
+	return n, c.silence(err, &c.writes, bound)
+}
+
+// silence tells our own bound from the driver's deadline, which is the end of a context. After our own the connection is no use to anybody.
+func (c *boundedConn) silence(err error, deadline *time.Time, bound time.Duration) error {
+	var late net.Error
+	if !errors.As(err, &late) || !late.Timeout() {
+		return err
+	}
+	c.mu.Lock()
+	ofDriver := !deadline.IsZero() && !time.Now().Before(*deadline)
+	c.mu.Unlock()
+	if ofDriver {
+		return err
+	}
+	_ = c.Close() // it is given up; how its end went changes nothing for anybody
+	return &silentError{after: bound}
+}
+
+// SetDeadline is for the driver. It interrupts what is under way, as that of any connection does, and never lifts the bound.
+func (c *boundedConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline is SetDeadline for reads.
+func (c *boundedConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads = t
+	return c.Conn.SetReadDeadline(earlier(t, time.Now().Add(time.Duration(c.bound.Load()))))
+}
+
+// SetWriteDeadline is SetDeadline for writes.
+func (c *boundedConn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes = t
+	return c.Conn.SetWriteDeadline(earlier(t, time.Now().Add(time.Duration(c.bound.Load()))))
+}
+
+// earlier gives the earlier of two deadlines, of which the first may be none.
+func earlier(deadline, bound time.Time) time.Time {
+	if deadline.IsZero() || bound.Before(deadline) {
+		return bound
+	}
+	return deadline
+}
+
+// isSilent says that the connection was given up because no answer came.
+func isSilent(err error) bool {
+	var silent *silentError
+	return errors.As(err, &silent)
+}
+
+// unanswered turns the end of a context's time into a lost connection where the server did not even answer the request to cancel the
+// statement: a server that answers keeps its connection. A caller that left by itself has learned nothing of the server.
+func unanswered(ctx context.Context, conn *pgx.Conn, err error) error {
+	ended := errors.Is(ctx.Err(), context.DeadlineExceeded) && conn.IsClosed()
+	neverSent := pgconn.SafeToRetry(err)
+	if err == nil || !ended || neverSent || sqlState(err) != "" || !isDeadline(err) {
+		return err
+	}
+	return &silentError{after: rollbackTimeout}
+}
+
+func isDeadline(err error) bool {
+	var late net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &late) && late.Timeout()
+}
