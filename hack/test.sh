@@ -28,19 +28,27 @@ fi
 # The tests of the operator start a Kubernetes API server, which is compiled here
 # where there is none.
 ./hack/controlplane.sh
-go test "${flags[@]}" ./...
 
 # A -run that matches nothing succeeds, so ask first whether there is a contract.
 if ! go test -list Contract ./internal/storage/postgres | grep Contract; then
 	echo "No test of ./internal/storage/postgres has Contract in its name." >&2
 	exit 1
 fi
-unset SYNCBARRIER_TEST_POSTGRES
 contract() {
-	SYNCBARRIER_TEST_POSTGRES_MAJOR=$1 go test "${flags[@]}" -run Contract ./internal/storage/postgres
+	echo "The storage contract on PostgreSQL $1:"
+	env -u SYNCBARRIER_TEST_POSTGRES SYNCBARRIER_TEST_POSTGRES_MAJOR="$1" \
+		go test "${flags[@]}" -run Contract ./internal/storage/postgres
 }
-echo "The storage contract on PostgreSQL 14 and 18, side by side:"
-contract 14 &
-oldest=$!
-contract 18
-wait "$oldest"
+# Beside the packages, not after them: both wait for their databases more than they
+# compute. What they print is shown at the end, in one piece.
+contracts=$(mktemp)
+(contract 14 && contract 18) >"$contracts" 2>&1 &
+contracts_done=$!
+
+# The longest packages first, so that none of them is left alone at the end.
+result=0
+go test "${flags[@]}" ./internal/storage/postgres ./controllers ./test/operator ./test/capture ./test/gate ./... || result=1
+wait "$contracts_done" || result=1
+cat "$contracts"
+rm -f "$contracts"
+exit "$result"
