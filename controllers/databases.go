@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/clock"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -69,7 +71,7 @@ type server struct {
 	breaker breaker
 	healthy bool          // the last connection to it was made
 	probing chan struct{} // not nil while somebody finds out whether it answers
-	barrier sync.Mutex    // held during a barrier attempt
+	barrier turns         // taken during a barrier attempt
 }
 
 // Lease is the use of a Store by one pass.
@@ -265,12 +267,14 @@ func (l *Lease) Report(err error) {
 	d.noteFailure(l.pool, err, d.clock.Now())
 }
 
-// TryBarrier takes the right to the one barrier attempt that a server takes part in at a time. ok is false while another pass has it.
-func (l *Lease) TryBarrier() (done func(), ok bool) {
-	if !l.pool.server.barrier.TryLock() {
-		return nil, false
+// TryBarrier takes the right to the one barrier attempt that a server takes part in at a time. done is nil while another pass has it; then so
+// many are ahead of this one, and wake, if not nil, is called when it is its turn.
+func (l *Lease) TryBarrier(who types.UID, wake func()) (done func(), ahead int) {
+	ahead, ok := l.pool.server.barrier.take(who, wake)
+	if !ok {
+		return nil, ahead
 	}
-	return l.pool.server.barrier.Unlock, true
+	return l.pool.server.barrier.give, 0
 }
 
 // Release ends the use. It may be called again.
@@ -311,8 +315,7 @@ func (d *Databases) CloseIdle() {
 	}
 	for name, at := range d.servers {
 		// One that a lease still holds is in a pool, or is stale and tried anew by whoever comes next.
-		if !used[at] && at.probing == nil && now.Sub(at.breaker.until) > longestBreak && at.barrier.TryLock() {
-			at.barrier.Unlock()
+		if !used[at] && at.probing == nil && now.Sub(at.breaker.until) > longestBreak && at.barrier.idle() {
 			delete(d.servers, name)
 		}
 	}

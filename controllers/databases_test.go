@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
@@ -173,13 +174,24 @@ var _ = Describe("Databases", func() {
 		one, two := acquire(at(dsn)), acquire(at(withQuery(dsn)+"&application_name=other"))
 		defer one.Release()
 		defer two.Release()
-		finish, ok := one.TryBarrier()
-		Expect(ok).To(BeTrue())
-		_, ok = two.TryBarrier()
-		Expect(ok).To(BeFalse())
+		var woken []string
+		wake := func(name string) func() { return func() { woken = append(woken, name) } }
+		finish, _ := one.TryBarrier("one", nil)
+		Expect(finish).NotTo(BeNil())
+		for n, name := range []string{"two", "three", "two"} {
+			refused, ahead := two.TryBarrier(types.UID(name), wake(name))
+			Expect(refused).To(BeNil())
+			Expect(ahead).To(Equal(n%2), "who comes again keeps its place")
+		}
+		Expect(woken).To(BeEmpty())
 		finish()
-		finish, ok = two.TryBarrier()
-		Expect(ok).To(BeTrue())
+		Expect(woken).To(Equal([]string{"two"}), "one at a time, in order")
+		finish, _ = two.TryBarrier("two", wake("two"))
+		Expect(finish).NotTo(BeNil())
+		finish()
+		Expect(woken).To(Equal([]string{"two", "three"}))
+		finish, _ = one.TryBarrier("one", nil)
+		Expect(finish).NotTo(BeNil(), "one that was woken and does not come keeps nobody back")
 		finish()
 	})
 

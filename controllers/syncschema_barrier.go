@@ -95,9 +95,9 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 		if err := r.tryWorkers(ctx, pass); err != nil {
 			return nil, err
 		}
-		finish, free := pass.lease.TryBarrier()
-		if !free {
-			return reconciling(time.Second, v1alpha1.ReasonMigrating, "waits for another barrier on the same server"), nil
+		finish, ahead := pass.lease.TryBarrier(pass.object.UID, r.waker(pass.object))
+		if finish == nil {
+			return reconciling(turnPause(ahead), v1alpha1.ReasonMigrating, "waits for another barrier on the same server"), nil
 		}
 		defer finish()
 	}

@@ -70,6 +70,7 @@ type SyncSchemaReconciler struct {
 	advices  advices
 	statuses statusWriter
 	gone     departures
+	woken    chan event.GenericEvent // set by SetupWithManager
 }
 
 // ClusterIdentity gives what tells this cluster from others: the UID of its namespace kube-system.
@@ -151,10 +152,12 @@ func (r *SyncSchemaReconciler) resync() time.Duration {
 
 // SetupWithManager has the manager call Reconcile: for SyncSchemas whose spec or annotations changed, and for changes of their checkpoints.
 func (r *SyncSchemaReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	r.woken = make(chan event.GenericEvent, mostWoken)
 	building := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.SyncSchema{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, statusWiped()))).
 		Watches(&v1alpha1.BackfillCheckpoint{}, handler.EnqueueRequestsFromMapFunc(schemaOfCheckpoint)).
+		WatchesRawSource(source.Channel(r.woken, &handler.EnqueueRequestForObject{})).
 		WithOptions(options)
 	if r.Changed != nil {
 		building = building.WatchesRawSource(source.Channel(r.Changed, &handler.EnqueueRequestForObject{}))
