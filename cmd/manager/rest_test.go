@@ -8,10 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -19,61 +23,114 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
 
+// Bounds of a manager: docs/design.md section 12, and 64 pools of 4 connections and 64 for gates.
 const (
-	// restDatabases databases with restSchemas SyncSchemas each; every SyncSchema has a pool of its own.
-	restDatabases, restSchemas = 4, 5
-	// mostMemory and mostConnections bound the manager: docs/design.md section 12, and 64 pools of 4 connections.
 	mostMemory      = 200 << 20
-	mostConnections = 64 * 4
+	mostConnections = 64*4 + 64
 )
 
-// testRest looks at a manager with many SyncSchemas that are done: it reads their databases at every resync, and writes nothing.
-func (e *environment) testRest(t *testing.T) {
-	namespace := e.namespace(t)
-	m := e.startManager(t, 0, "--leader-election-name=rest", "--namespaces="+namespace)
-	var db *sql.DB
-	for n := range restDatabases { // one after the other: barriers on one server wait for each other
-		db = e.applySome(t, namespace, n)
-		e.awaitOpen(t, namespace, n)
-	}
+// scale is how much a manager has to look after: so many databases of one server with so many schemas each, and a SyncSchema a schema.
+type scale struct {
+	databases, schemas int
+	resync             time.Duration
+	patience           time.Duration // for each thing that is waited for
+}
 
-	e.awaitLooks(t, namespace) // events follow the status, and so does the first look at it
-	before := e.writes(namespace)
-	e.awaitLooks(t, namespace)
-	if written := e.writes(namespace)[len(before):]; len(written) > 0 {
-		t.Errorf("at rest it wrote %d times, first %+v", len(written), written[0])
-	}
-	memory := m.memory(t)
-	connections := number(t, db, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'syncbarrier-manager'`)
-	t.Logf("%d SyncSchemas at rest: %d MiB of memory, %d database connections", restDatabases*restSchemas, memory>>20, connections)
-	if memory > mostMemory {
-		t.Errorf("the manager takes %d bytes of memory, more than %d", memory, mostMemory)
-	}
-	if connections > mostConnections {
-		t.Errorf("the manager has %d connections, more than %d", connections, mostConnections)
+// testRest is BenchmarkManySyncSchemas at a size that takes seconds.
+func (e *environment) testRest(t *testing.T) {
+	e.atScale(t, scale{databases: 4, schemas: 10, resync: 5 * time.Second, patience: patience})
+}
+
+// BenchmarkManySyncSchemas is the promise at its full size: 1,000 SyncSchemas, 50 in each of 20 databases. Its figures are in
+// docs/performance.md.
+//
+//	go test ./cmd/manager -run '^$' -bench ManySyncSchemas -benchtime 1x -timeout 60m
+func BenchmarkManySyncSchemas(b *testing.B) {
+	e := newEnvironment(b)
+	for b.Loop() {
+		e.atScale(b, scale{databases: 20, schemas: 50, resync: time.Minute, patience: 20 * time.Minute})
 	}
 }
 
-// applySome makes a database of a number, its schemas and their SyncSchemas.
-func (e *environment) applySome(t *testing.T, namespace string, n int) *sql.DB {
+// many is a manager at work at a scale.
+type many struct {
+	*environment
+	scale
+	t         testing.TB
+	namespace string
+	manager   *manager
+	admin     *sql.DB
+	most      atomic.Int64 // connections seen at a time
+}
+
+// atScale looks at a manager with many SyncSchemas that are done: it reads their databases at every resync and writes nothing. Then one of the
+// databases stops to answer, and what is to be done in the others takes no longer than before.
+func (e *environment) atScale(t testing.TB, s scale) {
+	m := &many{environment: e, scale: s, t: t, namespace: e.namespace(t)}
+	server := testdb.PostgresServer(t, testdb.ServerOptions{Settings: map[string]string{"max_connections": strconv.Itoa(mostConnections + 20)}})
+	m.admin = open(t, server.DSN("postgres"))
+	silent := m.makeDatabases(server)
+	started := time.Now()
+	m.manager = e.startManager(t, 0, "--leader-election-name=rest", "--namespaces="+m.namespace, "--resync="+s.resync.String())
+	t.Cleanup(m.count())
+	m.await("all gates to be open", func(schema *v1alpha1.SyncSchema) bool {
+		return schema.Status.GateOpen != nil && *schema.Status.GateOpen
+	})
+	t.Logf("%d barriers took %v", s.databases*s.schemas, time.Since(started).Round(time.Second))
+
+	m.awaitLooks() // events follow the status, and so does the first look at it
+	before := len(e.writes(m.namespace))
+	m.awaitLooks()
+	if written := e.writes(m.namespace)[before:]; len(written) > 0 {
+		t.Errorf("at rest it wrote %d times, first %+v", len(written), written[0])
+	}
+	m.expectBounds("at rest")
+	usual := m.pace(2)
+
+	silent.freeze()
+	defer silent.thaw()
+	dead := fmt.Sprintf("clinic-%d-", s.databases-1)
+	m.await("the loss of a database to show", func(schema *v1alpha1.SyncSchema) bool {
+		return !strings.HasPrefix(schema.Name, dead) || reasonOf(schema) == v1alpha1.ReasonConnectionLost
+	})
+	now := m.pace(3)
+	t.Logf("a new version took %v, and %v with a database that does not answer", usual.Round(time.Millisecond), now.Round(time.Millisecond))
+	if now > 3*usual+time.Second {
+		t.Errorf("with a database that does not answer a version of another one takes %v, before it took %v", now, usual)
+	}
+	m.expectBounds("with a database that does not answer")
+}
+
+func open(t testing.TB, url string) *sql.DB {
 	t.Helper()
-	url := testdb.Postgres(t)
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() }) // the database goes anyway
-	secret := fmt.Sprintf("database-%d", n)
-	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret}, StringData: map[string]string{"uri": url}}
-	if err := e.client.Create(t.Context(), made); err != nil {
-		t.Fatal(err)
-	}
-	var objects strings.Builder
-	for i := range restSchemas {
-		if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`CREATE SCHEMA s%d`, i)); err != nil {
-			t.Fatal(err)
+	return db
+}
+
+// makeDatabases makes the databases with their schemas, and the SyncSchemas. The last database is behind a proxy, which is another server to
+// the manager.
+func (m *many) makeDatabases(server *testdb.Server) *proxy {
+	m.t.Helper()
+	var last *proxy
+	for n := range m.databases {
+		url := server.Database(m.t)
+		db := open(m.t, url)
+		if n == m.databases-1 {
+			last, url = newProxy(m.t, url)
 		}
-		fmt.Fprintf(&objects, `
+		secret := fmt.Sprintf("database-%d", n)
+		made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: secret}, StringData: map[string]string{"uri": url}}
+		if err := m.client.Create(m.t.Context(), made); err != nil {
+			m.t.Fatal(err)
+		}
+		var objects, schemas strings.Builder
+		for i := range m.schemas {
+			fmt.Fprintf(&schemas, "CREATE SCHEMA s%d;\n", i)
+			fmt.Fprintf(&objects, `
 apiVersion: syncbarrier.dev/v1alpha1
 kind: SyncSchema
 metadata: {name: clinic-%d-%d, namespace: %s}
@@ -83,45 +140,120 @@ spec:
   tables:
   - {name: todos, columns: [{name: id, type: integer}, {name: title, type: string}], primaryKey: [id]}
 ---
-`, n, i, namespace, i, secret)
+`, n, i, m.namespace, i, secret)
+		}
+		if _, err := db.ExecContext(m.t.Context(), schemas.String()); err != nil {
+			m.t.Fatal(err)
+		}
+		m.kubectl(m.t, objects.String(), "apply", "--server-side", "-f", "-")
 	}
-	e.kubectl(t, objects.String(), "apply", "--server-side", "-f", "-")
-	return db
+	return last
 }
 
-// awaitOpen waits until the gates of all SyncSchemas of one database are open.
-func (e *environment) awaitOpen(t *testing.T, namespace string, database int) {
-	t.Helper()
-	var closed []string
-	waitFor(t, fmt.Sprintf("the gates of database %d to be open", database), func(ctx context.Context) (bool, error) {
-		var schemas v1alpha1.SyncSchemaList
-		if err := e.client.List(ctx, &schemas, client.InNamespace(namespace)); err != nil {
-			return false, err
-		}
-		closed = nil
-		for _, schema := range schemas.Items {
-			open := schema.Status.GateOpen != nil && *schema.Status.GateOpen
-			if strings.HasPrefix(schema.Name, fmt.Sprintf("clinic-%d-", database)) && !open {
-				closed = append(closed, fmt.Sprintf("%s: %+v", schema.Name, schema.Status.Conditions))
+// count looks at how many connections the manager has, until it is told to end.
+func (m *many) count() (end func()) {
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	running.Go(func() {
+		ticker := time.NewTicker(200 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			var now int64
+			err := m.admin.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'syncbarrier-manager'`).Scan(&now)
+			if err == nil {
+				m.most.Store(max(m.most.Load(), now))
+			} else if ctx.Err() == nil {
+				m.t.Errorf("count the connections: %v", err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
 			}
 		}
-		return len(closed) == 0, nil
-	}, func() string { return strings.Join(closed, "\n") })
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// await waits until something is so of every SyncSchema.
+func (m *many) await(what string, holds func(*v1alpha1.SyncSchema) bool) {
+	m.t.Helper()
+	var left []string
+	waitWithin(m.t, m.patience, what, func(ctx context.Context) (bool, error) {
+		var schemas v1alpha1.SyncSchemaList
+		if err := m.client.List(ctx, &schemas, client.InNamespace(m.namespace)); err != nil {
+			return false, err
+		}
+		left = nil
+		for i := range schemas.Items {
+			if schema := &schemas.Items[i]; !holds(schema) {
+				left = append(left, fmt.Sprintf("%s: %+v", schema.Name, schema.Status.Conditions))
+			}
+		}
+		return len(left) == 0 && len(schemas.Items) == m.databases*m.schemas, nil
+	}, func() string { return fmt.Sprintf("%d left: %.3000s", len(left), strings.Join(left, "\n")) })
+}
+
+func reasonOf(schema *v1alpha1.SyncSchema) string {
+	for _, condition := range schema.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionReady && condition.ObservedGeneration == schema.Generation {
+			return condition.Reason
+		}
+	}
+	return ""
 }
 
 // awaitLooks waits until every SyncSchema was looked at twice, as far as the number of times tells that their Secrets were read.
-func (e *environment) awaitLooks(t *testing.T, namespace string) {
-	t.Helper()
+func (m *many) awaitLooks() {
+	m.t.Helper()
 	looks := func() int {
-		all := e.cluster.Requests(systemNamespace, account)
-		return len(slices.DeleteFunc(all, func(r testcluster.Request) bool { return r.Namespace != namespace || r.Resource != "secrets" }))
+		all := m.cluster.Requests(systemNamespace, account)
+		return len(slices.DeleteFunc(all, func(r testcluster.Request) bool { return r.Namespace != m.namespace || r.Resource != "secrets" }))
 	}
 	begin := looks()
-	waitFor(t, "two looks at all", func(context.Context) (bool, error) { return looks() >= begin+2*restDatabases*restSchemas, nil })
+	waitWithin(m.t, m.patience, "two looks at all", func(context.Context) (bool, error) { return looks() >= begin+2*m.databases*m.schemas, nil })
+}
+
+// pace brings one SyncSchema of each database that answers to another version, one after the other, and returns the median of the times it took.
+func (m *many) pace(version int) time.Duration {
+	m.t.Helper()
+	var times []time.Duration
+	for n := range m.databases - 1 {
+		schema := &v1alpha1.SyncSchema{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: fmt.Sprintf("clinic-%d-0", n)}}
+		patch := fmt.Appendf(nil, `{"spec": {"version": %d}}`, version)
+		started := time.Now()
+		if err := m.client.Patch(m.t.Context(), schema, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			m.t.Fatal(err)
+		}
+		waitWithin(m.t, m.patience, schema.Name+" at its next version", func(ctx context.Context) (bool, error) {
+			err := m.client.Get(ctx, client.ObjectKeyFromObject(schema), schema)
+			return reasonOf(schema) == v1alpha1.ReasonGateOpen, err
+		}, func() string { return fmt.Sprintf("%+v", schema.Status.Conditions) })
+		times = append(times, time.Since(started))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// expectBounds looks at what the manager takes.
+func (m *many) expectBounds(when string) {
+	m.t.Helper()
+	memory, connections := m.manager.memory(m.t), m.most.Load()
+	m.t.Logf("%d SyncSchemas %s: %d MiB of memory, at most %d database connections at a time", m.databases*m.schemas, when, memory>>20, connections)
+	if memory > mostMemory {
+		m.t.Errorf("%s the manager takes %d bytes of memory, more than %d", when, memory, mostMemory)
+	}
+	if connections > mostConnections || connections == 0 {
+		m.t.Errorf("%s the manager has had %d connections, want some and at most %d", when, connections, mostConnections)
+	}
 }
 
 // memory is what the process has in memory, in bytes.
-func (m *manager) memory(t *testing.T) int64 {
+func (m *manager) memory(t testing.TB) int64 {
 	t.Helper()
 	output, err := exec.CommandContext(t.Context(), "ps", "-o", "rss=", "-p", strconv.Itoa(m.command.Process.Pid)).Output()
 	if err != nil {
