@@ -14,7 +14,10 @@ if [ -z "${KUBECONFIG:-}" ]; then
 	fi
 	hack/cluster/up.sh
 	export KUBECONFIG=$kubeconfig
-	export KILL_CONTAINER="ctr --address $socket --namespace k8s.io tasks kill --signal SIGKILL"
+	export CONTAINER_TASKS="ctr --address $socket --namespace k8s.io tasks"
+	export FREEZE_APISERVER="$PWD/hack/cluster/freeze.sh kube-apiserver"
 fi
 make --no-print-directory images
-go test -v -count=1 -tags e2e -timeout 70m ./test/e2e --ginkgo.v --ginkgo.fail-fast "$@"
+stories=()
+[ -n "${E2E_ALL:-}" ] || stories=(--ginkgo.label-filter='!all')
+go test -v -count=1 -tags e2e -timeout 100m ./test/e2e --ginkgo.v --ginkgo.fail-fast --ginkgo.timeout=100m "${stories[@]}" "$@"

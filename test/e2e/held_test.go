@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // slowly has the backfill of 3,000 patients take 15 seconds at least.
@@ -32,6 +33,7 @@ var _ = Describe("A rollout that is held", func() {
 		c.becomes(ctx, "True GateOpen")
 		c.rolledOut(ctx, "clinic")
 		Eventually(func() int { return c.load(ctx)["write 7 204"] }).Should(BeNumerically(">", 20))
+		c.seenOff(ctx, "6")
 		c.allowLoad(ctx, "read 6 200", "write 6 204", "write 6 409", "read 7 200", "write 7 204")
 		Expect(c.load(ctx)["write 6 409"]).To(BeNumerically(">", 0), "nobody saw the fence")
 		for _, pod := range c.pods(ctx, programs) {
@@ -114,6 +116,21 @@ func (c *clinic) heldUntilActivated(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// seenOff waits until the last pod of a version is gone, those on their way out included: what users lose by its end they have lost by then.
+func (c *clinic) seenOff(ctx context.Context, version string) {
+	GinkgoHelper()
+	Eventually(func() (left int) {
+		var list corev1.PodList
+		Expect(suite.admin.List(ctx, &list, client.InNamespace(c.namespace), programs)).To(Succeed())
+		for _, pod := range list.Items {
+			if versionOf(pod) == version {
+				left++
+			}
+		}
+		return left
+	}).Should(BeZero(), "pods of version %s are still there", version)
 }
 
 // count is how many pods of a version have a condition that is True.

@@ -13,7 +13,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -40,7 +39,7 @@ var _ = Describe("A worker that is lost", func() {
 			lose func(context.Context, corev1.Pod)
 		}{
 			{"evicted", func(ctx context.Context, pod corev1.Pod) {
-				Expect(suite.admin.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})).To(Succeed())
+				Expect(evict(ctx, pod)).To(Succeed())
 			}},
 			{"killed", killContainer},
 			{"deleted without grace", func(ctx context.Context, pod corev1.Pod) {
@@ -79,13 +78,19 @@ func (c *clinic) workingPod(ctx context.Context, lost types.UID) (working corev1
 	return working
 }
 
-// killContainer sends SIGKILL to the worker's process, which only the node can.
+// killContainer sends SIGKILL to the pod's process, which only the node can.
 func killContainer(ctx context.Context, pod corev1.Pod) {
 	GinkgoHelper()
+	containerTask(ctx, pod, "kill", "--signal", "SIGKILL")
+}
+
+// containerTask has containerd do something to the pod's container: CONTAINER_TASKS is its command on the node.
+func containerTask(ctx context.Context, pod corev1.Pod, arguments ...string) {
+	GinkgoHelper()
 	container := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	kill := os.Getenv("KILL_CONTAINER")
-	Expect(kill).NotTo(BeEmpty(), "KILL_CONTAINER names no command that kills a container of this cluster")
-	command := strings.Fields(kill)
-	output, err := exec.CommandContext(ctx, command[0], append(command[1:], container)...).CombinedOutput()
+	tasks := os.Getenv("CONTAINER_TASKS")
+	Expect(tasks).NotTo(BeEmpty(), "CONTAINER_TASKS names no command for the containers of this cluster")
+	command := append(strings.Fields(tasks), append(arguments, container)...)
+	output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(output))
 }
