@@ -35,6 +35,9 @@ func workerTemplate(in workerJobInput) (*corev1.PodTemplateSpec, error) {
 		if err := holds(ours, merged, fieldWorkerTemplate); err != nil {
 			return nil, err
 		}
+		if err := staysRestricted(merged, fieldWorkerTemplate); err != nil {
+			return nil, err
+		}
 		template = merged
 	}
 	own := in.Checkpoint.Spec.Backfill.Job
@@ -51,7 +54,7 @@ func workerTemplate(in workerJobInput) (*corev1.PodTemplateSpec, error) {
 	if find(merged.Spec.Containers, workerContainer).Image == "" {
 		return nil, refuseTemplate(fieldJobTemplate, "the container %q has no image: it is the one that does the work", workerContainer)
 	}
-	return merged, nil
+	return merged, staysRestricted(merged, fieldJobTemplate)
 }
 
 func baseTemplate(in workerJobInput) *corev1.PodTemplateSpec {
@@ -207,8 +210,26 @@ var heldParts = []heldPart{
 	}},
 }
 
-// heldForSQL holds beside them where the container is ours.
+// heldForSQL holds beside them where the container is ours: its program, and that nobody else in the pod reads the database's password.
 var heldForSQL = []heldPart{
+	{"spec.containers[worker].image", func(t *corev1.PodTemplateSpec) any { return find(t.Spec.Containers, workerContainer).Image }},
+	{"spec.containers[worker].securityContext.readOnlyRootFilesystem", func(t *corev1.PodTemplateSpec) any {
+		if c := find(t.Spec.Containers, workerContainer).SecurityContext; c != nil {
+			return c.ReadOnlyRootFilesystem
+		}
+		return nil
+	}},
+	{"spec.shareProcessNamespace", func(t *corev1.PodTemplateSpec) any { return t.Spec.ShareProcessNamespace }},
+	{"a mount of a volume with the prefix " + programName + "- in another container", func(t *corev1.PodTemplateSpec) any {
+		var mounting []string
+		for _, container := range slices.Concat(t.Spec.InitContainers, t.Spec.Containers) {
+			ours := func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, programName+"-") }
+			if container.Name != workerContainer && slices.ContainsFunc(container.VolumeMounts, ours) {
+				mounting = append(mounting, container.Name)
+			}
+		}
+		return mounting
+	}},
 	{"spec.containers[worker].command", func(t *corev1.PodTemplateSpec) any { return find(t.Spec.Containers, workerContainer).Command }},
 	{"spec.containers[worker].args", func(t *corev1.PodTemplateSpec) any { return find(t.Spec.Containers, workerContainer).Args }},
 	{"spec.containers[worker].workingDir", func(t *corev1.PodTemplateSpec) any { return find(t.Spec.Containers, workerContainer).WorkingDir }},

@@ -170,7 +170,13 @@ spec:
     resources: {limits: {memory: 1Gi}}
     env: [{name: GODEBUG, value: netdns=go}]
     volumeMounts: [{name: scratch, mountPath: /tmp}]
-  initContainers: [{name: proxy, image: proxy, restartPolicy: Always}]
+  runtimeClassName: gvisor
+  nodeSelector: {disk: fast}
+  initContainers:
+  - name: proxy
+    image: proxy
+    restartPolicy: Always
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -196,26 +202,54 @@ spec:
 
 func TestATemplateThatTakesAwayWhatTheWorkDependsOnIsRefused(t *testing.T) {
 	worker := func(part string) string { return `{spec: {containers: [{name: worker, ` + part + `}]}}` }
+	sidecar := func(part string) string {
+		return `{spec: {initContainers: [{name: side, image: x, restartPolicy: Always, ` + part +
+			`, securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}`
+	}
 	for text, want := range map[string]string{
-		`{spec: {restartPolicy: OnFailure}}`:                                              "spec.restartPolicy",
-		`{spec: {restartPolicy: null}}`:                                                   "spec.restartPolicy",
-		`{spec: {automountServiceAccountToken: true}}`:                                    "spec.automountServiceAccountToken",
-		`{spec: {hostNetwork: true}}`:                                                     "spec.hostNetwork",
-		`{metadata: {labels: {syncbarrier.dev/gate: enabled}}}`:                           "metadata.labels",
-		`{metadata: {annotations: {syncbarrier.dev/database-host: evil}}}`:                "metadata.annotations",
-		`{spec: {volumes: null}}`:                                                         "spec.volumes",
-		`{spec: {volumes: [{name: syncbarrier-database, emptyDir: {}}]}}`:                 "spec.volumes",
-		`{spec: {containers: null}}`:                                                      "spec.containers[worker]",
-		worker(`command: [sh]`):                                                           "spec.containers[worker].command",
-		worker(`args: [--of, "9"]`):                                                       "spec.containers[worker].args",
-		worker(`securityContext: {privileged: true}`):                                     "spec.containers[worker].securityContext",
-		worker(`securityContext: null`):                                                   "spec.containers[worker].securityContext",
-		worker(`env: [{name: JOB_COMPLETION_INDEX, value: "0"}]`):                         "spec.containers[worker].env",
-		worker(`env: [{name: SYNCBARRIER_DATABASE, value: x}]`):                           "spec.containers[worker].env",
-		worker(`terminationMessagePolicy: File`):                                          "spec.containers[worker].terminationMessage",
-		worker(`volumeMounts: [{name: other, mountPath: /var/run/syncbarrier/database}]`): "spec.containers[worker].volumeMounts",
-		`{spec: {tolerations: [{kay: batch}]}}`:                                           "tolerations[0].kay",
-		`{spec: {containers: [{name: worker, $patch: delete}]}}`:                          "$patch",
+		`{spec: {restartPolicy: OnFailure}}`:                                                                      "spec.restartPolicy",
+		`{spec: {restartPolicy: null}}`:                                                                           "spec.restartPolicy",
+		`{spec: {automountServiceAccountToken: true}}`:                                                            "spec.automountServiceAccountToken",
+		`{spec: {hostNetwork: true}}`:                                                                             "spec.hostNetwork",
+		`{metadata: {labels: {syncbarrier.dev/gate: enabled}}}`:                                                   "metadata.labels",
+		`{metadata: {annotations: {syncbarrier.dev/database-host: evil}}}`:                                        "metadata.annotations",
+		`{spec: {volumes: null}}`:                                                                                 "spec.volumes",
+		`{spec: {volumes: [{name: syncbarrier-database, emptyDir: {}}]}}`:                                         "spec.volumes",
+		`{spec: {containers: null}}`:                                                                              "spec.containers[worker]",
+		worker(`command: [sh]`):                                                                                   "spec.containers[worker].command",
+		worker(`args: [--of, "9"]`):                                                                               "spec.containers[worker].args",
+		worker(`securityContext: {privileged: true}`):                                                             "spec.containers[worker].securityContext",
+		worker(`securityContext: null`):                                                                           "spec.containers[worker].securityContext",
+		worker(`env: [{name: JOB_COMPLETION_INDEX, value: "0"}]`):                                                 "spec.containers[worker].env",
+		worker(`env: [{name: SYNCBARRIER_DATABASE, value: x}]`):                                                   "spec.containers[worker].env",
+		worker(`terminationMessagePolicy: File`):                                                                  "spec.containers[worker].terminationMessage",
+		worker(`volumeMounts: [{name: other, mountPath: /var/run/syncbarrier/database}]`):                         "spec.containers[worker].volumeMounts",
+		`{spec: {tolerations: [{kay: batch}]}}`:                                                                   "tolerations[0].kay",
+		`{spec: {containers: [{name: worker, $patch: delete}]}}`:                                                  "$patch",
+		worker(`image: evil`):                                                                                     "spec.containers[worker].image",
+		worker(`securityContext: {readOnlyRootFilesystem: false}`):                                                "readOnlyRootFilesystem",
+		worker(`securityContext: {procMount: Unmasked}`):                                                          "procMount",
+		worker(`securityContext: {seccompProfile: {type: Unconfined}}`):                                           "seccompProfile.type",
+		worker(`securityContext: {runAsUser: 0}`):                                                                 "runAsUser=0",
+		worker(`ports: [{containerPort: 80, hostPort: 80}]`):                                                      "hostPort",
+		`{spec: {securityContext: {runAsNonRoot: false}}}`:                                                        "runAsNonRoot",
+		`{spec: {securityContext: {seccompProfile: null}}}`:                                                       "seccompProfile.type",
+		`{spec: {securityContext: {sysctls: [{name: kernel.msgmax, value: "1"}]}}}`:                               "kernel.msgmax",
+		`{spec: {securityContext: null}}`:                                                                         "seccompProfile.type",
+		`{spec: {shareProcessNamespace: true}}`:                                                                   "spec.shareProcessNamespace",
+		`{spec: {serviceAccountName: root}}`:                                                                      "spec.serviceAccountName",
+		`{spec: {serviceAccount: root}}`:                                                                          "spec.serviceAccountName",
+		`{spec: {volumes: [{name: node, hostPath: {path: /}}]}}`:                                                  "hostPath",
+		`{spec: {volumes: [{name: other, secret: {secretName: other}}]}}`:                                         "spec.volumes[other].secret",
+		`{spec: {volumes: [{name: store, csi: {driver: secrets-store.csi.k8s.io}}]}}`:                             "spec.volumes[store].csi",
+		`{spec: {volumes: [{name: token, projected: {sources: [{serviceAccountToken: {path: token}}]}}]}}`:        "spec.volumes[token].projected",
+		`{spec: {volumes: [{name: other, projected: {sources: [{configMap: {name: a}}, {secret: {name: b}}]}}]}}`: "spec.volumes[other].projected",
+		worker(`envFrom: [{secretRef: {name: other}}]`):                                                           "spec.containers[worker].envFrom.secretRef",
+		worker(`env: [{name: A, valueFrom: {secretKeyRef: {name: other, key: k}}}]`):                              "spec.containers[worker].env[A].valueFrom.secretKeyRef",
+		`{spec: {containers: [{name: side, image: x}]}}`:                                                          `container "side" must set securityContext.allowPrivilegeEscalation=false`,
+		`{spec: {containers: [{name: side, image: x, securityContext: {privileged: true}}]}}`:                     `container "side" must not set securityContext.privileged=true`,
+		sidecar(`volumeMounts: [{name: syncbarrier-database, mountPath: /db}]`):                                   "a mount of a volume",
+		sidecar(`env: [{name: A, valueFrom: {secretKeyRef: {name: other, key: k}}}]`):                             "spec.initContainers[side].env[A]",
 		`[]`: "no pod template",
 		`{spec: {containers: [{image: nameless}]}}`: "cannot be merged",
 		`{spec: {template: {spec: {}}}}`:            "spec.template",
@@ -253,10 +287,14 @@ spec:
 	}
 	for text, want := range map[string]string{
 		`{}`: "has no image",
-		`{spec: {containers: [{name: mine, image: x}]}}`:                                               "has no image",
-		`{spec: {restartPolicy: Always, containers: [{name: worker, image: x}]}}`:                      "spec.restartPolicy",
-		`{spec: {initContainers: [{name: install-syncbarrier, command: [sh]}]}}`:                       "spec.initContainers[install-syncbarrier]",
-		`{spec: {containers: [{name: worker, image: x, env: [{name: SYNCBARRIER_CLAIM, value: x}]}]}}`: "spec.containers[worker].env",
+		`{spec: {containers: [{name: mine, image: x}]}}`:                                                                       "has no image",
+		`{spec: {containers: [{name: worker, image: x, securityContext: {capabilities: {add: [NET_ADMIN]}}}]}}`:                "securityContext",
+		`{spec: {containers: [{name: worker, image: x, env: [{name: A, valueFrom: {secretKeyRef: {name: other, key: k}}}]}]}}`: "env[A].valueFrom.secretKeyRef",
+		`{spec: {containers: [{name: worker, image: x}], volumes: [{name: node, hostPath: {path: /}}]}}`:                       "hostPath",
+		`{spec: {serviceAccountName: root, containers: [{name: worker, image: x}]}}`:                                           "spec.serviceAccountName",
+		`{spec: {restartPolicy: Always, containers: [{name: worker, image: x}]}}`:                                              "spec.restartPolicy",
+		`{spec: {initContainers: [{name: install-syncbarrier, command: [sh]}]}}`:                                               "spec.initContainers[install-syncbarrier]",
+		`{spec: {containers: [{name: worker, image: x, env: [{name: SYNCBARRIER_CLAIM, value: x}]}]}}`:                         "spec.containers[worker].env",
 	} {
 		_, err := newWorkerJob(withOwnContainer(t, text))
 		if storage.CodeOf(err) != storage.CodeInvalidSpec || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "spec.backfill.job.template: ") {

@@ -193,8 +193,9 @@ type Statement struct {
 
 // JobBackfill runs a container of the user's own.
 type JobBackfill struct {
-	// template is a partial pod template in the form of a PodTemplateSpec. The API server keeps it without looking into it; it is
-	// tried by a dry run before anything happens.
+	// template is a partial pod template in the form of a PodTemplateSpec, whose container "worker" does the work. The API server keeps it
+	// without looking into it; it is tried by a dry run before anything happens. It has the limits of spec.worker.template, but for the
+	// image and the command, which are the user's own.
 	// +required
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -207,6 +208,10 @@ type Worker struct {
 	// template is a partial pod template in the form of a PodTemplateSpec, merged over the operator's own, whose container is called
 	// "worker". The API server keeps it without looking into it; it is tried by a dry run before anything happens. If omitted the
 	// operator's own template is used.
+	//
+	// It may set labels and annotations, nodeSelector, tolerations, affinity, resources, priority and runtime class, pull secrets, volumes
+	// and further containers. It cannot change the worker's image, command or security context, take the pod out of the pod security
+	// standard "restricted", or give it a credential: no service account, no token, no Secret but those that images are pulled with.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

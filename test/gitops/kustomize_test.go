@@ -47,8 +47,6 @@ configurations: [namereference.yaml]
 	write(t, files, "objects.yaml", `
 {apiVersion: v1, kind: Secret, metadata: {name: credentials}}
 ---
-{apiVersion: v1, kind: ServiceAccount, metadata: {name: workers}}
----
 apiVersion: syncbarrier.dev/v1alpha1
 kind: SyncSchema
 metadata: {name: clinic}
@@ -67,13 +65,13 @@ spec:
         certFrom: {secretKeyRef: {name: credentials, key: tls.crt}}
         keyFrom: {secretKeyRef: {name: credentials, key: tls.key}}
   worker:
-    template: {spec: {serviceAccountName: workers, imagePullSecrets: [{name: credentials}]}}
+    template: {spec: {imagePullSecrets: [{name: credentials}]}}
 `)
 	text, err := build(t, files, "/").AsYaml()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, times := range map[string]int{"north-credentials": 10, "north-workers": 2} {
+	for name, times := range map[string]int{"north-credentials": 10} {
 		if got := strings.Count(string(text), "ame: "+name); got != times {
 			t.Errorf("%s stands there %d times, want %d:\n%s", name, got, times, text)
 		}

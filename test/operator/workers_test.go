@@ -178,13 +178,13 @@ var _ = Describe("A worker", func() {
 
 	It("that cannot start says why in the cluster's own words", func(ctx context.Context) {
 		c := newClinic(ctx)
-		c.startOperator()
-		c.apply(c.manifest(7, lower(0), `
-  worker: {template: {spec: {containers: [{name: worker, image: registry.example/missing:1}]}}}
-`))
+		c.startOperatorOf("registry.example/missing:1")
+		c.apply(c.manifest(7, lower(0), ""))
 		c.says(ctx, "False WorkerPending", `ImagePullBackOff: Back-off pulling image "registry.example/missing:1"`)
 
 		By("a quota that refuses its pods")
+		c.stopOperator()
+		c.startOperator()
 		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "small"}}
 		quota.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
 		quota.Status.Hard = quota.Spec.Hard
@@ -196,7 +196,6 @@ var _ = Describe("A worker", func() {
 
 		By("both being put right")
 		Expect(suite.admin.Delete(ctx, quota)).To(Succeed())
-		c.apply(c.manifest(7, lower(0), ""))
 		c.theEnd(ctx)
 	}, SpecTimeout(6*time.Minute))
 
@@ -208,6 +207,11 @@ var _ = Describe("A worker", func() {
 `))
 		c.becomes(ctx, "False InvalidSpec")
 		Expect(c.number(ctx, `SELECT count(*) FROM pg_tables WHERE tablename LIKE 'sync%'`)).To(BeZero())
+		c.apply(c.manifest(7, lower(0), `
+  worker: {template: {spec: {volumes: [{name: node, hostPath: {path: /}}]}}}
+`))
+		c.becomes(ctx, "False InvalidSpec")
+		Expect(strings.Join(c.messages(ctx), "\n")).To(ContainSubstring("restricted volume type \"hostPath\""))
 		c.apply(c.manifest(7, lower(0), `
   worker: {template: {spec: {containers: [{name: worker, resources: {requests: {cpu: "5"}}}]}}}
 `))
