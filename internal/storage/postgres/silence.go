@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
 // A server that is frozen, or a proxy before it, acknowledges what is sent to it and never answers. Neither keepalives nor
@@ -39,7 +41,8 @@ type boundedConn struct {
 	bound atomic.Int64 // nanoseconds
 
 	mu            sync.Mutex
-	reads, writes time.Time // the deadlines that the driver has set; zero: none
+	reads, writes time.Time    // the deadlines that the driver has set; zero: none
+	gaveUp        *silentError // why it was closed, if nobody answered
 }
 
 // dialBounded is dial for the driver. Until somebody allows more, an answer has to come as soon as a connection has to be made.
@@ -113,13 +116,23 @@ func (c *boundedConn) silence(err error, deadline *time.Time, bound time.Duratio
 		return err
 	}
 	c.mu.Lock()
-	ofDriver := !deadline.IsZero() && !time.Now().Before(*deadline)
-	c.mu.Unlock()
-	if ofDriver {
+	defer c.mu.Unlock()
+	if !deadline.IsZero() && !time.Now().Before(*deadline) {
 		return err
 	}
 	_ = c.Close() // it is given up; how its end went changes nothing for anybody
-	return &silentError{after: bound}
+	c.gaveUp = &silentError{after: bound}
+	return c.gaveUp
+}
+
+// silent says why the connection was given up, or nil.
+func (c *boundedConn) silent() *silentError {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gaveUp
 }
 
 // SetDeadline is for the driver. It interrupts what is under way, as that of any connection does, and never lifts the bound.
@@ -157,15 +170,22 @@ func isSilent(err error) bool {
 	return errors.As(err, &silent)
 }
 
-// unanswered turns the end of a context's time into a lost connection where the server did not even answer the request to cancel the
-// statement: a server that answers keeps its connection. A caller that left by itself has learned nothing of the server.
+// unanswered names the cause of an error on a connection that is gone because nobody answered: the driver says only that it is closed. The end
+// of a caller's time is such a cause too, if the server did not even answer the request to cancel the statement; one that answers keeps
+// its connection. A caller that left by itself has learned nothing of the server.
 func unanswered(ctx context.Context, conn *pgx.Conn, err error) error {
-	ended := errors.Is(ctx.Err(), context.DeadlineExceeded) && conn.IsClosed()
-	neverSent := pgconn.SafeToRetry(err)
-	if err == nil || !ended || neverSent || sqlState(err) != "" || !isDeadline(err) {
+	var known *storage.Error
+	if err == nil || errors.As(err, &known) || sqlState(err) != "" || !conn.IsClosed() {
 		return err
 	}
-	return &silentError{after: rollbackTimeout}
+	if silent := boundedOf(conn.PgConn().Conn()).silent(); silent != nil {
+		return silent
+	}
+	neverSent := pgconn.SafeToRetry(err)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && isDeadline(err) && !neverSent {
+		return &silentError{after: rollbackTimeout}
+	}
+	return err
 }
 
 func isDeadline(err error) bool {
