@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
 )
 
 const explanation = `The operator of Syncbarrier.
@@ -32,10 +28,15 @@ which the image of the workers is read.`
 
 func main() {
 	if err := command().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "manager:", err)
+		if !errors.Is(err, errLogged) {
+			fmt.Fprintln(os.Stderr, "manager:", err)
+		}
 		os.Exit(1)
 	}
 }
+
+// errLogged ends the program after its error was logged, in the form that the log has.
+var errLogged = errors.New("the error is in the log")
 
 // command is the program's one verb.
 func command() *cobra.Command {
@@ -59,27 +60,16 @@ func command() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
-			useLogger(newLogger(&o))
-			return run(ctx, &o)
+			logger := newLogger(os.Stderr, &o)
+			useLogger(logger)
+			if err := run(ctx, &o); err != nil {
+				logger.Error(err, "the manager ends")
+				return errLogged
+			}
+			return nil
 		},
 	}
 	o.register(root.Flags())
 	root.SetContext(context.Background())
 	return root
-}
-
-// newLogger writes to standard error, a line an entry.
-func newLogger(o *options) logr.Logger {
-	// logr counts verbosity upwards, slog downwards in steps of one.
-	handling := &slog.HandlerOptions{Level: slog.Level(-o.logLevel)}
-	if strings.EqualFold(o.logFormat, "text") {
-		return logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, handling))
-	}
-	return logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, handling))
-}
-
-// useLogger makes the libraries log as we do.
-func useLogger(logger logr.Logger) {
-	ctrl.SetLogger(logger)
-	klog.SetLogger(logger)
 }

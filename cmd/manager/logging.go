@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// newLogger writes a line an entry.
+func newLogger(to io.Writer, o *options) logr.Logger {
+	// logr counts verbosity upwards, slog downwards in steps of one.
+	handling := &slog.HandlerOptions{Level: slog.Level(-o.logLevel)}
+	if strings.EqualFold(o.logFormat, "text") {
+		return logr.FromSlogHandler(calm{slog.NewTextHandler(to, handling)})
+	}
+	return logr.FromSlogHandler(calm{slog.NewJSONHandler(to, handling)})
+}
+
+// useLogger makes the libraries log as we do.
+func useLogger(logger logr.Logger) {
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+}
+
+// calm is a handler that takes for an error only what somebody may have to do something about. The libraries call errors too what is part of
+// the life of a cluster, and passes by itself.
+type calm struct{ slog.Handler }
+
+// Handle lowers the level of an error that passes.
+func (c calm) Handle(ctx context.Context, record slog.Record) error {
+	if record.Level < slog.LevelError {
+		return c.Handler.Handle(ctx, record)
+	}
+	record.Attrs(func(attr slog.Attr) bool {
+		if err, ok := attr.Value.Any().(error); ok && passes(err) {
+			record.Level = slog.LevelInfo
+			return false
+		}
+		return true
+	})
+	return c.Handler.Handle(ctx, record)
+}
+
+// WithAttrs and WithGroup keep the handler what it is.
+func (c calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{c.Handler.WithAttrs(attrs)} }
+
+// WithGroup is like WithAttrs.
+func (c calm) WithGroup(name string) slog.Handler { return calm{c.Handler.WithGroup(name)} }
+
+// passes says of an error of the API server that it is about two who wrote the same object, of whom one writes again (two replicas that make the
+// certificate, a status that was taken away), or about a namespace that is being deleted, which takes in no events.
+func passes(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
