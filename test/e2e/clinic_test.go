@@ -39,6 +39,26 @@ type clinic struct {
 // What is different about its manifests, in every version, is said by patches.
 func newClinic(ctx context.Context, patients int, patches ...string) *clinic {
 	GinkgoHelper()
+	c := newDatabase(ctx, patients, patches...)
+	c.apply(ctx, 6, c.filled())
+	c.becomes(ctx, "True GateOpen")
+	c.rolledOut(ctx, "clinic")
+	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeEquivalentTo(patients))
+	return c
+}
+
+// filled has the first program fill the database.
+func (c *clinic) filled() string {
+	return fmt.Sprintf(`
+- target: {kind: Deployment, name: clinic}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: PATIENTS, value: "%d"}}
+`, c.patients)
+}
+
+// newDatabase is a clinic of which there is the database and nothing else, in a namespace of its own.
+func newDatabase(ctx context.Context, patients int, patches ...string) *clinic {
+	GinkgoHelper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "clinic-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
@@ -59,14 +79,6 @@ func newClinic(ctx context.Context, patients int, patches ...string) *clinic {
 	})).To(Succeed())
 	c.rolledOut(ctx, "clinic-db")
 	c.connect(Default, ctx)
-	c.apply(ctx, 6, fmt.Sprintf(`
-- target: {kind: Deployment, name: clinic}
-  patch: |
-    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: PATIENTS, value: "%d"}}
-`, patients))
-	c.becomes(ctx, "True GateOpen")
-	c.rolledOut(ctx, "clinic")
-	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeEquivalentTo(patients))
 	return c
 }
 

@@ -18,8 +18,14 @@ import (
 // startLoad starts users of the clinic in a pod: 60 requests a second through the service, a third of them writes.
 func (c *clinic) startLoad(ctx context.Context, version int) {
 	GinkgoHelper()
+	c.startLoadOn(ctx, "clinic", version)
+}
+
+// startLoadOn is startLoad, through another service.
+func (c *clinic) startLoadOn(ctx context.Context, name string, version int) {
+	GinkgoHelper()
 	var service corev1.Service
-	Expect(suite.admin.Get(ctx, c.key("clinic"), &service)).To(Succeed())
+	Expect(suite.admin.Get(ctx, c.key(name), &service)).To(Succeed())
 	kubectl(ctx, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

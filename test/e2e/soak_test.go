@@ -14,7 +14,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // roundLimit is how long one round of the soak may take.
@@ -64,10 +63,8 @@ var _ = Describe("Soak", func() {
 // operatorPod is one of the operator's.
 func operatorPod(ctx context.Context) *corev1.Pod {
 	GinkgoHelper()
-	var pods corev1.PodList
-	Expect(suite.admin.List(ctx, &pods, client.InNamespace(ownNamespace), client.MatchingLabels{"app.kubernetes.io/component": "manager"})).To(Succeed())
-	Expect(pods.Items).NotTo(BeEmpty())
-	return &pods.Items[rand.IntN(len(pods.Items))]
+	pods := operatorPods(ctx)
+	return &pods[rand.IntN(len(pods))]
 }
 
 // later makes of the manifests of version 7 those of a later one: each adds a column and a checkpoint, slow enough to be disturbed.

@@ -4,7 +4,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -16,18 +16,13 @@ import (
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
 
-var _ = Describe("A workload that cannot be held without loss, a StatefulSet of one", func() {
-	It("is warned about before the barrier, comes back by the runbook's commands, and loses nothing if it changes after the gate", func(ctx context.Context) {
+var _ = Describe("A workload that cannot be held without loss", func() {
+	It("a StatefulSet of one: is warned about before the barrier, comes back by the runbook's commands, and loses nothing if it changes after the gate", func(ctx context.Context) {
 		c := newClinic(ctx, 3000)
-		c.applyDesk(ctx, "6")
-		Eventually(c.desk).WithContext(ctx).Should(Equal("6 serves"))
-		Eventually(func() string {
-			safe := meta.FindStatusCondition(c.schema(ctx).Status.Conditions, v1alpha1.ConditionWorkloadsSafe)
-			if safe == nil {
-				return ""
-			}
-			return string(safe.Status) + " " + safe.Reason
-		}).Should(Equal("False Outage"))
+		desk := workload{kind: "StatefulSet", name: "desk", replicas: 1, version: "6"}
+		c.applyWorkload(ctx, desk)
+		Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal("6 serves"))
+		Eventually(c.safety).WithContext(ctx).Should(Equal("False Outage"))
 
 		By("version 7 being applied: the warning is there before the barrier")
 		c.apply(ctx, 7, verySlowly)
@@ -37,66 +32,69 @@ var _ = Describe("A workload that cannot be held without loss, a StatefulSet of 
 		}
 
 		By("the template being changed too early: nobody serves")
-		c.applyDesk(ctx, "7")
-		Eventually(c.desk).WithContext(ctx).Should(Equal("7 waits"))
+		desk.version = "7"
+		c.applyWorkload(ctx, desk)
+		Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal("7 waits"))
 
 		By("the revert, which is not enough, and the deletion of the pod that is held")
-		c.applyDesk(ctx, "6")
-		Consistently(c.desk).WithContext(ctx).WithTimeout(5 * time.Second).Should(Equal("7 waits"))
+		desk.version = "6"
+		c.applyWorkload(ctx, desk)
+		Consistently(c.running).WithContext(ctx).WithArguments("desk").WithTimeout(5 * time.Second).Should(Equal("7 waits"))
 		kubectl(ctx, "", "delete", "pod", "desk-0", "-n", c.namespace)
-		Eventually(c.desk).WithContext(ctx).Should(Equal("6 serves"))
+		Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal("6 serves"))
 
 		By("the gate being open, and then the change")
 		c.apply(ctx, 7, "")
 		c.becomes(ctx, "True GateOpen")
-		c.applyDesk(ctx, "7")
-		Eventually(c.desk).WithContext(ctx).Should(Equal("7 serves"))
+		desk.version = "7"
+		c.applyWorkload(ctx, desk)
+		Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal("7 serves"))
 		c.rolledOut(ctx, "clinic")
 		c.holds(ctx, 7)
 	}, SpecTimeout(6*time.Minute))
+
+	DescribeTable("the schema first, then the template, as docs/gitops.md says", Label("all"),
+		func(ctx context.Context, desk workload, hold string) {
+			c := newClinic(ctx, 1000)
+			each := func(state string) string {
+				return strings.Join(strings.Split(strings.Repeat(state+"|", desk.replicas), "|")[:desk.replicas], ", ")
+			}
+			desk.name, desk.version = "desk", "6"
+			c.applyWorkload(ctx, desk)
+			Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal(each("6 serves")))
+			Eventually(c.safety).WithContext(ctx).Should(Equal("False " + hold))
+			c.startLoadOn(ctx, "desk", 6)
+
+			By("the schema of version 7: the old pods go on serving, and there was a warning")
+			c.apply(ctx, 7, slowly)
+			c.becomes(ctx, "True GateOpen")
+			Expect(c.running(ctx, "desk")).To(Equal(each("6 serves")))
+			Eventually(c.warnings).WithContext(ctx).Should(ContainElement(hold + " " + desk.kind + "/desk"))
+
+			By("the template of version 7")
+			desk.version = "7"
+			c.applyWorkload(ctx, desk)
+			Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal(each("7 serves")))
+			if desk.replicas > 1 {
+				c.allowLoad(ctx, "read 6 200", "write 6 204", "write 6 409", "read 7 200", "write 7 204")
+			}
+			c.rolledOut(ctx, "clinic")
+			c.holds(ctx, 7)
+		},
+		Entry("a StatefulSet of three: no read fails", workload{kind: "StatefulSet", replicas: 3}, "LosesCapacity", SpecTimeout(6*time.Minute)),
+		Entry("a DaemonSet", workload{kind: "DaemonSet", replicas: 1}, "LosesCapacity", SpecTimeout(6*time.Minute)),
+		Entry("a Deployment with strategy Recreate", workload{kind: "Deployment", replicas: 1, spec: "\n  strategy: {type: Recreate}"}, "Outage", SpecTimeout(6*time.Minute)),
+	)
 })
 
-// applyDesk applies a StatefulSet of one pod that needs a version of the schema.
-func (c *clinic) applyDesk(ctx context.Context, version string) {
+// safety is "<status> <reason>" of WorkloadsSafe.
+func (c *clinic) safety(ctx context.Context) string {
 	GinkgoHelper()
-	kubectl(ctx, fmt.Sprintf(`
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: desk, namespace: %[1]s}
-spec:
-  replicas: 1
-  serviceName: desk
-  selector: {matchLabels: {app: desk}}
-  template:
-    metadata:
-      labels: {app: desk, syncbarrier.dev/gate: enabled}
-      annotations: {syncbarrier.dev/requires: clinic=%[3]s}
-    spec:
-      automountServiceAccountToken: false
-      terminationGracePeriodSeconds: 2
-      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
-      containers:
-      - name: desk
-        image: %[2]s
-        env:
-        - {name: APP_VERSION, value: "%[3]s"}
-        - name: DATABASE_URL
-          valueFrom: {secretKeyRef: {name: clinic-app, key: uri}}
-        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-`, c.namespace, suite.images["clinic"], version), "apply", "-f", "-")
-}
-
-// desk is which version the StatefulSet's pod is of, and whether it serves; nothing while there is none.
-func (c *clinic) desk(ctx context.Context) string {
-	for _, pod := range c.pods(ctx, client.MatchingLabels{"app": "desk"}) {
-		switch {
-		case is(pod, corev1.PodReady):
-			return versionOf(pod) + " serves"
-		case is(pod, corev1.ContainersReady):
-			return versionOf(pod) + " waits"
-		}
+	safe := meta.FindStatusCondition(c.schema(ctx).Status.Conditions, v1alpha1.ConditionWorkloadsSafe)
+	if safe == nil {
+		return ""
 	}
-	return ""
+	return string(safe.Status) + " " + safe.Reason
 }
 
 // warnings are the events of type Warning, as "<reason> <kind>/<name>".
