@@ -19,5 +19,15 @@ if [ -z "${KUBECONFIG:-}" ]; then
 fi
 make --no-print-directory images
 stories=()
-[ -n "${E2E_ALL:-}" ] || stories=(--ginkgo.label-filter='!all')
+if [ -z "${E2E_ALL:-}" ]; then
+	stories=(--ginkgo.label-filter='!all')
+else
+	# The operator of an earlier commit, for the story that upgrades it.
+	before=${E2E_BEFORE:-HEAD~20}
+	echo "The operator that is upgraded from: $(git log -1 --format='%h %s' "$before")"
+	rm -rf dist/before
+	mkdir -p dist/before
+	git archive "$before" | tar -x -C dist/before
+	(cd dist/before && mkdir -p dist/images && hack/images.sh operator >dist/images/references && hack/cluster/load.sh operator)
+fi
 go test -v -count=1 -tags e2e -timeout 100m ./test/e2e --ginkgo.v --ginkgo.fail-fast --ginkgo.timeout=100m "${stories[@]}" "$@"

@@ -77,7 +77,7 @@ main() {
 		return
 	fi
 	[ ! -e "$state" ] || fail "$state is what is left of a cluster: run make cluster-down"
-	"$here/install.sh" >&2
+	"$here/able.sh"
 	local programs images
 	programs=$("$repository/hack/controlplane.sh" etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 	images=$("$repository/hack/images.sh" pause)

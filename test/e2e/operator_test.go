@@ -48,6 +48,28 @@ var _ = Describe("An operator that is uninstalled in the middle of a backfill, a
 	}, SpecTimeout(8*time.Minute))
 })
 
+var _ = Describe("An operator that is upgraded from an earlier commit in the middle of a backfill", Label("all", "operator"), func() {
+	It("lets the worker of the earlier one finish, and takes over from there", func(ctx context.Context) {
+		before := readImages(filepath.Join(suite.root, "dist", "before", "dist", "images", "references"), "operator")
+		Expect(before["operator"]).NotTo(Equal(suite.images["operator"]), "the earlier commit has the same operator: name another one in E2E_BEFORE")
+		DeferCleanup(installOperator)
+		applyOperator(ctx, overlayWith(before, "operator-before", "dist/before/config/default", "", ""))
+		c := newClinic(ctx, counted)
+		c.apply(ctx, 7, countingSlowly)
+		worker := c.workingPod(ctx, "")
+		Expect(worker.Spec.Containers[0].Image).To(Equal(before["operator"]))
+
+		By("the operator of this commit being installed over it")
+		installOperator(ctx)
+		Expect(c.rowsDone(ctx)).To(BeNumerically("<", counted), "the backfill was over before the upgrade")
+		c.becomes(ctx, "True GateOpen")
+		Expect(c.number(ctx, `SELECT count(*) FROM patients WHERE fills = 1`)).To(BeEquivalentTo(counted))
+		Expect(c.jobs(ctx)).To(HaveLen(1), "the Job of the earlier operator is the one that did it")
+		c.rolledOut(ctx, "clinic")
+		c.holds(ctx, 7)
+	}, SpecTimeout(6*time.Minute))
+})
+
 var _ = Describe("An operator that is away", Label("all", "operator"), func() {
 	It("holds up nobody but the pods that ask for its gate; a pod that slipped in without it is told of", func(ctx context.Context) {
 		c := newClinic(ctx, 1000)

@@ -49,7 +49,7 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	suite.root, err = testcluster.Root()
 	Expect(err).NotTo(HaveOccurred())
 	suite.kubectl = findKubectl(ctx)
-	suite.images = readImages(filepath.Join(suite.root, "dist", "images", "references"))
+	suite.images = readImages(filepath.Join(suite.root, "dist", "images", "references"), "operator", "clinic", "postgres")
 
 	kubeconfig := os.Getenv("KUBECONFIG")
 	Expect(kubeconfig).NotTo(BeEmpty(), "KUBECONFIG names no cluster: run make e2e, which starts one")
@@ -76,8 +76,8 @@ func findKubectl(ctx context.Context) string {
 	return path
 }
 
-// readImages reads what `make images` printed.
-func readImages(file string) map[string]string {
+// readImages reads what hack/images.sh printed: the names that are wanted at least.
+func readImages(file string, wanted ...string) map[string]string {
 	GinkgoHelper()
 	opened, err := os.Open(file)
 	Expect(err).NotTo(HaveOccurred(), "the images are not built: run make images")
@@ -88,14 +88,21 @@ func readImages(file string) map[string]string {
 		name, reference, _ := strings.Cut(lines.Text(), "=")
 		images[name] = reference
 	}
-	Expect(images).To(And(HaveKey("operator"), HaveKey("clinic"), HaveKey("postgres")), "%s is not complete: run make images", file)
+	for _, name := range wanted {
+		Expect(images).To(HaveKey(name), "%s is not complete: run make images", file)
+	}
 	return images
 }
 
 // installOperator does what a user does: kubectl apply -k, with the image of this checkout.
 func installOperator(ctx context.Context) {
 	GinkgoHelper()
-	folder := overlay("operator", "config/default", "", "")
+	applyOperator(ctx, overlay("operator", "config/default", "", ""))
+}
+
+// applyOperator applies the manifests of an operator, and waits until it has taken over from the one before.
+func applyOperator(ctx context.Context, folder string) {
+	GinkgoHelper()
 	kubectl(ctx, "", "apply", "--server-side", "--force-conflicts", "-k", folder)
 	kubectl(ctx, "", "rollout", "status", "deployment/syncbarrier-manager", "-n", ownNamespace, "--timeout=180s")
 }
@@ -123,11 +130,20 @@ func tryKubectl(ctx context.Context, stdin string, args ...string) (string, erro
 // overlay writes a kustomization of its own over a folder of this checkout and returns its folder. The images are those of `make images`.
 func overlay(name, base, namespace, patches string) string {
 	GinkgoHelper()
+	return overlayWith(suite.images, name, base, namespace, patches)
+}
+
+// overlayWith is overlay with other images.
+func overlayWith(images map[string]string, name, base, namespace, patches string) string {
+	GinkgoHelper()
 	folder := filepath.Join(suite.root, "dist", "e2e", name)
 	Expect(os.MkdirAll(folder, 0o755)).To(Succeed())
 	content := fmt.Sprintf("resources: [%q]\nimages:\n", filepath.Join(strings.Repeat("../", strings.Count(name, "/")+3), base))
 	for manifests, image := range map[string]string{"ghcr.io/syncbarrier/syncbarrier": "operator", "clinic": "clinic", "postgres": "postgres"} {
-		repository, tag, _ := strings.Cut(suite.images[image], ":")
+		repository, tag, found := strings.Cut(images[image], ":")
+		if !found {
+			continue
+		}
 		content += fmt.Sprintf("- {name: %s, newName: %s, newTag: %q}\n", manifests, repository, tag)
 	}
 	if namespace != "" {

@@ -30,6 +30,9 @@ const counting = `
     - {op: add, path: /spec/checkpoints/0/backfill/maxRowsPerSecond, value: 100}
 `
 
+// countingSlowly is counting, for a minute and a quarter.
+var countingSlowly = strings.Replace(counting, "maxRowsPerSecond, value: 100", "maxRowsPerSecond, value: 40", 1)
+
 var _ = Describe("A worker that is lost", func() {
 	It("evicted, killed or deleted, is replaced, and no row is lost or filled twice", func(ctx context.Context) {
 		c := newClinic(ctx, counted)
