@@ -87,6 +87,16 @@ func (s *Server) Database(t testing.TB) string {
 	return freshDatabase(t, s.DSN("postgres"))
 }
 
+// WriteFile puts a file into the server's data folder, as the server's own: a
+// certificate, or pg_hba.conf. What it is used for is read at the next start, or by
+// pg_reload_conf().
+func (s *Server) WriteFile(name string, content []byte) {
+	s.t.Helper()
+	if err := s.cluster.account.write(filepath.Join(s.cluster.data(), name), string(content)); err != nil {
+		s.t.Fatalf("write %s of a private PostgreSQL: %v", name, err)
+	}
+}
+
 // Start starts the server, after Stop or Kill, and returns once it answers.
 func (s *Server) Start() {
 	s.t.Helper()

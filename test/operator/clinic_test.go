@@ -39,7 +39,13 @@ type clinic struct {
 
 func newClinic(ctx context.Context) *clinic {
 	GinkgoHelper()
-	c := &clinic{dsn: testdb.Postgres(GinkgoTB()), log: gbytes.NewBuffer()}
+	return newClinicAt(ctx, testdb.Postgres(GinkgoTB()))
+}
+
+// newClinicAt has an empty database of the spec's own.
+func newClinicAt(ctx context.Context, dsn string) *clinic {
+	GinkgoHelper()
+	c := &clinic{dsn: dsn, log: gbytes.NewBuffer()}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "clinic-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
