@@ -153,12 +153,22 @@ func (d *document) strictErrors(strict []error) error {
 	return found.orNil()
 }
 
+// parseNodes reads a text that must be one document to its end: the parsers that fill objects stop after the first and leave out the rest
+// in silence. More than one there can be behind JSON, or in a file whose lines end in what YAML takes for a line end and we do not.
 func parseNodes(text []byte) (*yaml.Node, error) {
-	var nodes yaml.Node
-	if err := yaml.Unmarshal(text, &nodes); err != nil {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var nodes, rest yaml.Node
+	if err := decoder.Decode(&nodes); err != nil {
 		return nil, err
 	}
-	return &nodes, nil
+	switch err := decoder.Decode(&rest); {
+	case errors.Is(err, io.EOF):
+		return &nodes, nil
+	case err != nil:
+		return nil, fmt.Errorf("there is more behind the end of the document: %w", err)
+	}
+	return nil, fmt.Errorf("line %d: there is more behind the end of the document; put a line --- between two documents, "+
+		"in a file that is UTF-8 and whose lines end in LF or CRLF", rest.Line)
 }
 
 // expandedSize is what a node takes once aliases are followed, in bytes, or a number above MaxDocumentBytes when it is more.

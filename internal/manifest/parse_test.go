@@ -229,12 +229,28 @@ func TestParseRefusesWhatIsNotOneSchemaWithItsCheckpoints(t *testing.T) {
 		"a key twice, later on":   {clinic + "---\n" + edit(t, late, "  name: late\n", "  name: late\n  name: late\n"), []string{`line 27: key "name" already set in map`}},
 		"a key twice in JSON":     {`{"apiVersion": "a", "apiVersion": "b"}`, []string{`duplicate field "apiVersion"`}},
 		"aliases to itself":       {"a: &a [*a]\n", []string{"once its aliases are followed"}},
+
+		// What the parsers would leave out in silence.
+		"something behind JSON":              {`{"apiVersion": "a"} b`, []string{"there is more behind the end of the document"}},
+		"a bracket too many behind JSON":     {`{"apiVersion": "a"}]`, []string{"there is more behind the end of the document"}},
+		"two objects of JSON":                {`{"apiVersion": "a"}` + "\n" + `{"apiVersion": "b"}`, []string{"there is more behind the end of the document"}},
+		"two documents in lines that end CR": {strings.ReplaceAll(clinic+"---\n"+late, "\n", "\r"), []string{"there is more behind the end of the document"}},
+		"two documents in UTF-16":            {utf16(clinic + "---\n" + late), []string{"there is more behind the end of the document", "UTF-8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(strings.NewReader(test.text), "clinic.yaml")
 			wantInvalid(t, err, test.parts...)
 		})
 	}
+}
+
+// utf16 is a text as some editors save it: UTF-16, little end first, behind a byte order mark.
+func utf16(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		b.Write([]byte{c, 0})
+	}
+	return "\xff\xfe" + b.String()
 }
 
 func TestParseBoundsWhatItReads(t *testing.T) {
