@@ -37,8 +37,9 @@ func (g *gate) restart() {
 	g.schemas.Pods, g.schemas.Workloads = suite.operator, workloads
 	g.pods = &PodReconciler{
 		Client: suite.operator, Pods: suite.operator, Workloads: workloads, Events: g.events, Clock: g.clock, Changed: g.changed,
-		Gates:  &Gates{Live: suite.operator, Databases: g.databases, Clock: g.clock},
-		Jitter: func() float64 { return 0.5 },
+		Cluster: suite.identity,
+		Gates:   &Gates{Live: suite.operator, Databases: g.databases, Clock: g.clock},
+		Jitter:  func() float64 { return 0.5 },
 	}
 }
 

@@ -31,6 +31,8 @@ type GateServer struct {
 	Client client.Reader
 	Gates  *Gates
 	Clock  clock.Clock // nil: the real one
+	// Cluster is this cluster's identity as an owner (ClusterIdentity).
+	Cluster string
 	// Listener is where Start serves.
 	Listener net.Listener
 }
@@ -114,16 +116,20 @@ func (s *GateServer) answer(w http.ResponseWriter, request *http.Request) gateAn
 	if err != nil {
 		return gateAnswer{Reason: v1alpha1.ReasonSchemaNotFound}
 	}
-	facts := factsOf(&object, s.now())
 	read := s.Gates.Read(request.Context(), &object, answerAge*4/5)
-	facts.Gate, facts.Problem = read.Gate, read.Problem
-	return answerOf(version, facts)
+	if s.now().Sub(read.At) > answerAge { // the database took that long to answer
+		read = GateRead{Problem: "the database does not answer in time", At: read.At}
+	}
+	return answerOf(version, afterRead(factsOf(&object, s.now()), read, s.Cluster, &object))
 }
 
-// answerOf is the database's own answer, unless a person has decided.
+// answerOf is the database's own answer, unless a person has decided. A database schema of another owner has none about this SyncSchema.
 func answerOf(version int64, facts podgate.Facts) gateAnswer {
 	answer := gateAnswer{Reason: v1alpha1.ReasonUnreachable}
-	if facts.Gate != nil {
+	switch {
+	case facts.Foreign != "":
+		answer.Reason = v1alpha1.ReasonConflict
+	case facts.Gate != nil:
 		verdict := facts.Gate.For(version).Verdict()
 		answer = gateAnswer{Open: verdict.Open, Writable: verdict.Open && verdict.Writable, Reason: podgate.ReasonOf(verdict.Reason)}
 	}

@@ -35,7 +35,7 @@ var _ = Describe("The gate by HTTP", func() {
 		databases := NewDatabases(openPostgres, clock.Real{})
 		DeferCleanup(databases.Close)
 		gates := &Gates{Live: suite.operator, Databases: databases, Clock: clock.Real{}}
-		server = httptest.NewServer((&GateServer{Client: suite.operator, Gates: gates, Clock: clock.Real{}}).Handler())
+		server = httptest.NewServer((&GateServer{Client: suite.operator, Gates: gates, Clock: clock.Real{}, Cluster: suite.identity}).Handler())
 		DeferCleanup(server.Close)
 	})
 
@@ -169,6 +169,7 @@ var _ = Describe("The freshness of the gate", func() {
 		pods := &PodReconciler{
 			Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: &Workloads{Live: mgr.GetAPIReader()},
 			Gates: &Gates{Live: mgr.GetAPIReader(), Databases: databases}, Events: mgr.GetEventRecorder("syncbarrier"),
+			Cluster: suite.identity,
 		}
 		Expect(pods.SetupWithManager(mgr, controller.Options{SkipNameValidation: &skip, MaxConcurrentReconciles: 4})).To(Succeed())
 		ctx, stop := context.WithCancel(g.ctx)

@@ -42,6 +42,8 @@ type PodReconciler struct {
 	Gates     *Gates
 	Events    events.EventRecorder // nil: none
 	Clock     clock.Clock          // nil: the real one
+	// Cluster is this cluster's identity as an owner (ClusterIdentity).
+	Cluster string
 	// Changed is told of SyncSchemas of which the gate or the pods changed; nil: nobody is.
 	Changed chan<- event.GenericEvent
 	// Jitter draws from 0 to 1; nil: at random.
@@ -155,11 +157,10 @@ func (r *PodReconciler) learn(ctx context.Context, pass *podPass) error {
 			}
 		}
 		reads.Go(func() {
-			read := r.Gates.Read(ctx, &object, hotGate*4/5)
-			facts.Gate, facts.Problem = read.Gate, read.Problem
+			known := afterRead(facts, r.Gates.Read(ctx, &object, hotGate*4/5), r.Cluster, &object)
 			mu.Lock()
 			defer mu.Unlock()
-			pass.facts[name] = facts
+			pass.facts[name] = known
 		})
 	}
 	reads.Wait()
@@ -178,6 +179,15 @@ func factsOf(object *v1alpha1.SyncSchema, now time.Time) podgate.Facts {
 	facts := podgate.Facts{Found: true, Mode: gate.Mode, Older: gate.OlderPods}
 	// One that cannot be read opens nothing; the SyncSchema's own pass says so.
 	facts.Bypass, _ = bypassOf(object, now)
+	return facts
+}
+
+// afterRead adds what a read of the object's database gave.
+func afterRead(facts podgate.Facts, read GateRead, cluster string, object *v1alpha1.SyncSchema) podgate.Facts {
+	facts.Gate, facts.Problem = read.Gate, read.Problem
+	if read.Gate != nil {
+		facts.Foreign = foreignOwner(read.Gate.Owner, cluster, object)
+	}
 	return facts
 }
 
@@ -218,12 +228,12 @@ func (p *podPass) waits() bool {
 	for _, judged := range p.pods {
 		switch judged.verdict.Reason {
 		case v1alpha1.ReasonMigrationPending, v1alpha1.ReasonBackfilling, v1alpha1.ReasonCheckpointMissing, v1alpha1.ReasonUnreachable,
-			v1alpha1.ReasonStandby:
+			v1alpha1.ReasonStandby, v1alpha1.ReasonConflict:
 			return true
 		}
 	}
-	gate := p.facts[p.name.Name].Gate
-	return gate != nil && gate.PendingTotal > 0
+	facts := p.facts[p.name.Name]
+	return facts.Gate != nil && facts.Foreign == "" && facts.Gate.PendingTotal > 0
 }
 
 // tell has the SyncSchema looked at whose gate or pods are not as they were.
@@ -254,7 +264,8 @@ func (p *podPass) summary() string {
 	gate := "unreachable"
 	if read := p.facts[p.name.Name].Gate; read != nil {
 		verdict := read.For(p.wanted).Verdict()
-		gate = string(verdict.Reason) + "/" + decimal(read.StoredVersion) + "/" + decimal(read.PendingTotal)
+		gate = string(verdict.Reason) + "/" + decimal(read.StoredVersion) + "/" + decimal(read.PendingTotal) +
+			"/" + p.facts[p.name.Name].Foreign
 	}
 	counts := map[string]int{}
 	for _, judged := range p.pods {

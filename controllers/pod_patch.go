@@ -153,7 +153,7 @@ func (r *PodReconciler) announce(judged judgedPod) {
 	e := notice{reason: verdict.Reason, action: "Gate", note: verdict.Message}
 	switch verdict.Reason {
 	case v1alpha1.ReasonVersionEdited, v1alpha1.ReasonRequirementMissing, v1alpha1.ReasonRequirementMalformed, v1alpha1.ReasonSchemaNotFound,
-		v1alpha1.ReasonReaderTooOld, v1alpha1.ReasonWriterBelowFence, v1alpha1.ReasonBypassed, v1alpha1.ReasonCheckpointMissing:
+		v1alpha1.ReasonReaderTooOld, v1alpha1.ReasonWriterBelowFence, v1alpha1.ReasonBypassed, v1alpha1.ReasonCheckpointMissing, v1alpha1.ReasonConflict:
 		e.warning = true
 	}
 	emit(r.Events, judged.pod, []notice{e})

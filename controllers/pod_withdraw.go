@@ -42,7 +42,7 @@ func (r *PodReconciler) superseded(ctx context.Context, pass *podPass) map[types
 
 // withdraws says whether older pods of a SyncSchema can be withdrawn at all.
 func withdraws(facts podgate.Facts) bool {
-	return facts.Found && facts.Gate != nil && facts.Older == v1alpha1.OlderPodsWithdraw &&
+	return facts.Found && facts.Gate != nil && facts.Foreign == "" && facts.Older == v1alpha1.OlderPodsWithdraw &&
 		facts.Gate.For(facts.Gate.StoredVersion).Verdict().Open
 }
 

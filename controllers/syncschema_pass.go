@@ -81,17 +81,12 @@ func (p *schemaPass) migrated() bool {
 		p.status.ContentHash == p.target.ContentHash(p.target.Version)
 }
 
-// foreign names the owner of the database schema where that is another SyncSchema's, and nobody asked to take it over; empty: it is ours, nobody's,
-// or not known. What such a database holds is another's doing and says nothing about this object.
+// foreign is foreignOwner of what the pass read; empty also where it could not read.
 func (p *schemaPass) foreign() string {
-	if p.status == nil || ours(p.status.Owner, p.cluster, p.object) {
+	if p.status == nil {
 		return ""
 	}
-	owner := p.status.Owner.String()
-	if p.object.Annotations[AnnotationTakeOver] == owner {
-		return ""
-	}
-	return owner
+	return foreignOwner(p.status.Owner, p.cluster, p.object)
 }
 
 // departures remembers the UIDs that were seen under a name, so that what is remembered of an object can be dropped when it is gone.

@@ -147,10 +147,16 @@ func (r *SyncSchemaReconciler) checkFence(ctx context.Context, pass *schemaPass)
 
 // ours says whether a database schema belongs to an object, or may be taken over by it without a word: from a command line.
 func ours(owner *storage.Owner, cluster string, object *v1alpha1.SyncSchema) bool {
-	if owner == nil {
-		return true
+	return storage.Owner{Cluster: cluster, Namespace: object.Namespace, Name: object.Name}.Has(owner)
+}
+
+// foreignOwner names the recorded owner of a database schema where that is another SyncSchema's, and nobody asked to take it over; empty: it is the
+// object's own, or nobody's. What such a database holds is another's doing and says nothing about this object.
+func foreignOwner(owner *storage.Owner, cluster string, object *v1alpha1.SyncSchema) string {
+	if ours(owner, cluster, object) || object.Annotations[AnnotationTakeOver] == owner.String() {
+		return ""
 	}
-	return (owner.Cluster == cluster || owner.Cluster == "") && owner.Namespace == object.Namespace && owner.Name == object.Name
+	return owner.String()
 }
 
 func describeFence(report *storage.FenceReport) string {

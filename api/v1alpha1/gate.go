@@ -20,7 +20,7 @@ const (
 )
 
 // Reasons of the pod condition beside those that a SyncSchema has too: GateOpen, MigrationPending, Backfilling, CheckpointMissing,
-// Unreachable, Standby, Bypassed.
+// Unreachable, Standby, Bypassed, and Conflict: the database schema is another SyncSchema's, so that what it holds proves nothing.
 const (
 	// ReasonReaderTooOld appears when the pod's version is below minReaderVersion: it cannot read the database any more.
 	ReasonReaderTooOld = "ReaderTooOld"

@@ -42,6 +42,7 @@ func addGate(mgr ctrl.Manager, databases *controllers.Databases, schemas *contro
 	pods := &controllers.PodReconciler{
 		Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: workloads, Gates: gates,
 		Events: mgr.GetEventRecorder("syncbarrier"), Clock: clock.Real{}, Changed: changed, StartGates: o.webhook.startGate,
+		Cluster: schemas.Cluster,
 	}
 	if err := errors.Join(mgr.Add(gates), pods.SetupWithManager(mgr, working)); err != nil {
 		return err
@@ -53,5 +54,5 @@ func addGate(mgr ctrl.Manager, databases *controllers.Databases, schemas *contro
 	if err != nil {
 		return fmt.Errorf("--gate-bind-address: %w", err)
 	}
-	return mgr.Add(&controllers.GateServer{Client: mgr.GetClient(), Gates: gates, Clock: clock.Real{}, Listener: listener})
+	return mgr.Add(&controllers.GateServer{Client: mgr.GetClient(), Gates: gates, Clock: clock.Real{}, Cluster: schemas.Cluster, Listener: listener})
 }

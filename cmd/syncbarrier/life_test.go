@@ -195,3 +195,26 @@ func TestRemoveShowsBeforeItDropsAndKeepsTheApplicationsData(t *testing.T) {
 		}
 	})
 }
+
+func TestTheGateOfAFileIsClosedOnAnotherSyncSchemasDatabase(t *testing.T) {
+	onBoth(t, func(t *testing.T, d target) {
+		clinicAtV6(t, d, 10)
+		other := strings.Replace(schemaV6, "name: clinic", "name: billing", 1)
+		closed := run(t, d, other, "gate", "-f", "-").must(t, 3)
+		for _, want := range []string{"Conflict", "/default/clinic", "billing"} {
+			if !strings.Contains(closed.out, want) {
+				t.Errorf("the answer does not say %q: %s", want, closed.out)
+			}
+		}
+		waited := run(t, d, other, "gate", "-f", "-", "--wait", "--timeout", "1s").must(t, 4)
+		if !strings.Contains(waited.out, "Conflict") {
+			t.Errorf("it waited for another reason: %s", waited.out)
+		}
+		// A pipeline waits for what the operator migrates: whose cluster it is cannot be in the file, and the namespace need not.
+		d.exec(t, `UPDATE sync_barrier_owner SET cluster = 'c1', namespace = 'shop'`)
+		run(t, d, schemaV6, "gate", "-f", "-").must(t, 0)
+		run(t, d, strings.Replace(schemaV6, "name: clinic", "namespace: shop, name: clinic", 1), "gate", "-f", "-").must(t, 0)
+		run(t, d, strings.Replace(schemaV6, "name: clinic", "namespace: default, name: clinic", 1), "gate", "-f", "-").must(t, 3)
+		run(t, d, "", "gate", "--version", "6").must(t, 0)
+	})
+}

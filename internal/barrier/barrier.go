@@ -102,16 +102,18 @@ func Pause(attempt int, waited time.Duration, err error, jitter float64) time.Du
 	return pause + time.Duration(float64(pause)*jitter/2)
 }
 
-// WaitForGate reads the gate of a version until it is open, and returns the last verdict with nil then. When ctx ends first the last
+// WaitForGate reads the gate of a version until judge finds it open, and returns the last verdict with nil then. When ctx ends first the last
 // verdict comes with the context's error; it is the zero verdict if the database never answered. Errors that
 // pass are waited out; any other is returned at once.
-func (e *Engine) WaitForGate(ctx context.Context, running int64, every time.Duration) (storage.GateVerdict, error) {
+func (e *Engine) WaitForGate(ctx context.Context, running int64, every time.Duration,
+	judge func(storage.ServeGate) storage.GateVerdict,
+) (storage.GateVerdict, error) {
 	var last storage.GateVerdict
 	for {
 		gate, err := e.Store.ReadServeGate(ctx, running)
 		switch {
 		case err == nil:
-			if last = gate.Verdict(); last.Open {
+			if last = judge(gate); last.Open {
 				return last, nil
 			}
 		case !storage.ClassOf(err).Retryable():

@@ -105,7 +105,7 @@ func (s *session) gateOwner() storage.Owner {
 	if s.file == nil {
 		return storage.Owner{}
 	}
-	return storage.Owner{Namespace: s.file.Schema.Namespace, Name: s.file.Schema.Name}
+	return storage.Owner{Namespace: s.file.Namespace, Name: s.file.Schema.Name}
 }
 
 func writeGate(w io.Writer, name string, version int64, verdict storage.GateVerdict) {

@@ -18,6 +18,8 @@ type File struct {
 	Name string
 	// Schema is the SyncSchema. Its spec.database may be empty, or say nothing about the address.
 	Schema v1alpha1.SyncSchema
+	// Namespace is what the file itself says; empty: nothing, and Schema has the default one.
+	Namespace string
 	// Checkpoints are the standalone BackfillCheckpoints, all of this schema, in the file's order.
 	Checkpoints []v1alpha1.BackfillCheckpoint
 
@@ -131,6 +133,9 @@ func (f *File) addSchema(d *document, s *resourceSchema) error {
 			v1alpha1.KindSyncSchema, f.schemaDocument.lineOf("kind"))}}
 	}
 	f.schemaDocument = d
+	if meta, ok := d.object["metadata"].(map[string]any); ok {
+		f.Namespace, _ = meta["namespace"].(string) // anything else is refused below
+	}
 	placeholder := fillDatabase(d.object)
 	if errs := s.admit(d.object); len(errs) > 0 {
 		return fieldProblems(errs, d.lineOf)

@@ -31,6 +31,8 @@ type Facts struct {
 	// Gate was read for storage.AllVersions, just now; nil: it could not be read, and Problem says why.
 	Gate    *storage.ServeGate
 	Problem string
+	// Foreign names the owner of the database schema where that is another SyncSchema; empty: it is this one's, or nobody's.
+	Foreign string
 	Mode    v1alpha1.GateMode
 	Older   v1alpha1.OlderPods
 	// Bypass is a person's decision that holds now; nil: there is none.
@@ -190,8 +192,12 @@ func (r requirement) byDatabase() finding {
 	}
 	gate := r.facts.Gate.For(r.Version)
 	verdict := gate.Verdict()
+	final := r.sameDatabase() && shutsOut(gate)
+	if r.facts.Foreign != "" && !final { // what another's database holds proves nothing, and takes nothing away
+		return finding{reason: v1alpha1.ReasonConflict, text: "the database schema is managed by " + r.facts.Foreign + ", not by this SyncSchema"}
+	}
 	if !verdict.Open {
-		return finding{reason: ReasonOf(verdict.Reason), text: verdict.Message, final: r.sameDatabase() && shutsOut(gate)}
+		return finding{reason: ReasonOf(verdict.Reason), text: verdict.Message, final: final}
 	}
 	if verdict.Writable || r.Version >= gate.StoredVersion {
 		return finding{open: true, reason: v1alpha1.ReasonGateOpen, text: verdict.Message}

@@ -127,10 +127,20 @@ func TestTheTableOfPodConditions(t *testing.T) {
 		"an emptied table of versions":            {version: "7", gate: read(emptied), fresh: v1alpha1.ReasonMigrationPending},
 		"a catalog that is gone":                  {version: "7", gate: read(noCatalog), fresh: v1alpha1.ReasonMigrationPending},
 		"a reader limit without a known history":  {version: "5", gate: read(noHistory), fresh: v1alpha1.ReasonCheckpointMissing},
+		"another owner's database":                {version: "7", gate: read(), change: foreign, fresh: v1alpha1.ReasonConflict},
+		"another owner's, for an older pod":       {version: "6", gate: read(fence(6)), change: foreign, fresh: v1alpha1.ReasonConflict},
+		"another owner's, which may be elsewhere": {version: "7", gate: read(moved, stored(6)), change: foreign, fresh: v1alpha1.ReasonConflict},
+		"another owner's withdraws nothing":       {version: "6", gate: read(), superseded: true, change: foreign, fresh: v1alpha1.ReasonConflict},
+		"another owner's standby":                 {version: "7", gate: read(standby), change: foreign, fresh: v1alpha1.ReasonConflict},
+		"another owner's backfill":                {version: "7", gate: read(pending(7)), change: foreign, fresh: v1alpha1.ReasonConflict},
+		"the same database, which went to another owner and on to what the pod cannot read": {
+			version: "6", gate: read(reader(7)), change: foreign, fresh: v1alpha1.ReasonConflict, open: v1alpha1.ReasonReaderTooOld},
 		"a fence without a row lets nobody write": {version: "7", gate: read(fence(1 << 31)), fresh: v1alpha1.ReasonGateOpen},
 
 		// A person's decision.
 		"Report holds nothing":                       {version: "7", gate: read(pending(7)), change: report, fresh: v1alpha1.ReasonReportOnly, open: v1alpha1.ReasonReportOnly},
+		"Report holds nothing for another's":         {version: "7", gate: read(), change: func(f *Facts) { foreign(f); report(f) }, fresh: v1alpha1.ReasonReportOnly, open: v1alpha1.ReasonReportOnly},
+		"a bypass opens on another's":                {version: "7", gate: read(), change: func(f *Facts) { foreign(f); bypass(f) }, fresh: v1alpha1.ReasonBypassed, open: v1alpha1.ReasonBypassed},
 		"Report withdraws nothing":                   {version: "6", gate: read(), superseded: true, change: report, fresh: v1alpha1.ReasonReportOnly, open: v1alpha1.ReasonReportOnly},
 		"Report holds nothing without a database":    {version: "7", change: report, fresh: v1alpha1.ReasonReportOnly, open: v1alpha1.ReasonReportOnly},
 		"a bypass opens":                             {version: "7", gate: read(pending(7)), change: bypass, fresh: v1alpha1.ReasonBypassed, open: v1alpha1.ReasonBypassed},
@@ -165,6 +175,7 @@ func TestTheTableOfPodConditions(t *testing.T) {
 
 func keep(f *Facts)     { f.Older = v1alpha1.OlderPodsKeep }
 func notFound(f *Facts) { f.Found = false }
+func foreign(f *Facts)  { f.Foreign = "elsewhere/shop/billing" }
 func report(f *Facts)   { f.Mode = v1alpha1.GateReport }
 func bypass(f *Facts) {
 	f.Bypass = &Bypass{Until: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Reason: "the gate is wrong; clinic=9 GateOpen on 739/app/public: really"}

@@ -16,6 +16,7 @@ func TestAPodMayStartOnceTheDatabaseHasItsVersion(t *testing.T) {
 		"not migrated":                         {asks, Facts{Found: true, Gate: read(stored(6))}, false},
 		"no SyncSchema":                        {asks, Facts{}, false},
 		"not read":                             {asks, Facts{Found: true, Problem: "gone"}, false},
+		"another owner's database":             {asks, Facts{Found: true, Gate: read(), Foreign: "elsewhere/shop/billing"}, false},
 		"a standby":                            {asks, Facts{Found: true, Gate: read(standby)}, false},
 		"an emptied marker":                    {asks, Facts{Found: true, Gate: read(emptied)}, false},
 		"no catalog":                           {asks, Facts{Found: true, Gate: read(noCatalog)}, false},

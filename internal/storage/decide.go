@@ -117,12 +117,7 @@ func (d *decider) checkCatalog() error {
 // checkOwner: one database schema has one owner. A cluster object takes over from a command line of the same name.
 func (d *decider) checkOwner() error {
 	owner, want := d.facts.Owner, d.target.Owner
-	if owner == nil {
-		return nil
-	}
-	same := owner.Cluster == want.Cluster && owner.Namespace == want.Namespace && owner.Name == want.Name
-	fromCommandLine := owner.Cluster == "" && owner.Namespace == want.Namespace && owner.Name == want.Name
-	if same || fromCommandLine || d.target.TakeOver == owner.String() {
+	if want.Has(owner) || d.target.TakeOver == owner.String() {
 		return nil
 	}
 	return Refuse(CodeConflict, "this database schema is managed by %s (cluster %q), not by %s", owner, owner.Cluster, want).

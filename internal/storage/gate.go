@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -18,6 +19,7 @@ type ServeGate struct {
 	Pending          []PendingCheckpoint // at most ten, lowest version first
 	Missing          []PendingCheckpoint // recorded in the history, but no row exists
 	Standby          bool
+	Owner            *Owner // who manages the database schema; nil: nobody, or there is no catalog
 	LogEpoch         string // of the partition asked for, if one was
 	Database         DatabaseIdentity
 }
@@ -42,6 +44,7 @@ const (
 	GateReaderTooOld      GateReason = "ReaderTooOld"
 	GateStandby           GateReason = "Standby"
 	GateSchemaNotFound    GateReason = "SchemaNotFound"
+	GateConflict          GateReason = "Conflict" // only of VerdictFor
 )
 
 // GateVerdict is the answer to: may a program of that version serve?
@@ -99,6 +102,21 @@ func (g ServeGate) Verdict() GateVerdict {
 		message += fmt.Sprintf(", but only read: the fence accepts writers from version %d on", g.MinWriterVersion)
 	}
 	return GateVerdict{Open: true, Writable: writable, Reason: GateOpen, Message: message}
+}
+
+// VerdictFor is Verdict for a program of the SyncSchema that owner names, as far as it names it: an empty cluster, namespace or name is not compared.
+// A database schema that is recorded as another's proves nothing about it, whatever it holds.
+func (g ServeGate) VerdictFor(owner Owner) GateVerdict {
+	if g.Owner == nil {
+		return g.Verdict()
+	}
+	wanted := Owner{
+		Cluster: cmp.Or(owner.Cluster, g.Owner.Cluster), Namespace: cmp.Or(owner.Namespace, g.Owner.Namespace), Name: cmp.Or(owner.Name, g.Owner.Name),
+	}
+	if wanted.Has(g.Owner) {
+		return g.Verdict()
+	}
+	return GateVerdict{Reason: GateConflict, Message: fmt.Sprintf("this database schema is managed by %s, not by %s", g.Owner, wanted)}
 }
 
 func listPending(pending []PendingCheckpoint, total int64) string {

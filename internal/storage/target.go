@@ -236,6 +236,15 @@ type Owner struct {
 // String is the form that TakeOver names.
 func (o Owner) String() string { return o.Cluster + "/" + o.Namespace + "/" + o.Name }
 
+// Has says whether a database schema in which recorded stands as its owner is o's: it is recorded as o's, as that of a command line with the
+// same namespace and name, or, with nil, as nobody's (docs/design.md section 7).
+func (o Owner) Has(recorded *Owner) bool {
+	if recorded == nil {
+		return true
+	}
+	return (recorded.Cluster == o.Cluster || recorded.Cluster == "") && recorded.Namespace == o.Namespace && recorded.Name == o.Name
+}
+
 // LockLimits bound what a barrier may wait for. Zero values mean the defaults.
 type LockLimits struct {
 	TimeoutMilliseconds     int // wait for the first lock of an attempt; 0: 2000

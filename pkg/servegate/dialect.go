@@ -22,7 +22,6 @@ const (
 type dialect interface {
 	// gate reads the gate of a version. A database without a catalog is no error.
 	gate(ctx context.Context, one queryRow, version int64) (storage.ServeGate, error)
-	ownerSQL() string
 	// positionSQL reads the last sequence and the epoch of a partition's log.
 	positionSQL() string
 	// versionSQL reads the stored version again after a snapshot, or is empty where no barrier can change what a snapshot shows.
@@ -57,10 +56,6 @@ func (d postgresDialect) gate(ctx context.Context, one queryRow, version int64) 
 	return row.ServeGate(version, d.schema)
 }
 
-func (d postgresDialect) ownerSQL() string {
-	return `SELECT namespace, name FROM ` + d.quoted + `.sync_barrier_owner WHERE id = 1`
-}
-
 func (d postgresDialect) positionSQL() string {
 	return `SELECT coalesce((SELECT max_commit_seq FROM ` + d.quoted + `.sync_partitions WHERE partition = $1::text), 0),
 	               coalesce((SELECT log_epoch FROM ` + d.quoted + `.sync_partition_registry WHERE partition = $1::text), '')`
@@ -86,10 +81,6 @@ func (sqliteDialect) gate(ctx context.Context, one queryRow, version int64) (sto
 		return storage.ServeGate{}, err
 	}
 	return row.ServeGate(version, "")
-}
-
-func (sqliteDialect) ownerSQL() string {
-	return `SELECT namespace, name FROM main.sync_barrier_owner WHERE id = 1`
 }
 
 func (sqliteDialect) positionSQL() string {

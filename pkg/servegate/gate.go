@@ -27,8 +27,10 @@ const (
 	ReaderTooOld Reason = "ReaderTooOld"
 	// Standby: the server is a standby. What it shows may be old, so it proves nothing.
 	Standby Reason = "Standby"
-	// SchemaNotFound: the database schema has no catalog, or belongs to another SyncSchema than Options.Name.
+	// SchemaNotFound: the database schema has no catalog.
 	SchemaNotFound Reason = "SchemaNotFound"
+	// Conflict: the database schema belongs to another SyncSchema than Options say.
+	Conflict Reason = "Conflict"
 	// Unreachable: the gate could not be read. The error beside it says why.
 	Unreachable Reason = "Unreachable"
 )
@@ -43,6 +45,9 @@ type Options struct {
 	// Name is that of the SyncSchema which must own the database schema. If empty any may: then a program that was given another
 	// application's database is not told so.
 	Name string
+	// Namespace and Cluster say more about that SyncSchema: its namespace, and the UID of the namespace kube-system of its cluster. What is empty is
+	// not compared. A database schema that a command line migrated has no cluster, and any will do.
+	Namespace, Cluster string
 	// Schema is the PostgreSQL schema that holds the catalog. If empty it is public. SQLite has none.
 	Schema string
 	// Timeout bounds each read of the gate. 0 is DefaultTimeout.
@@ -130,24 +135,19 @@ func (g *Gate[Tx]) judge(ctx context.Context, one queryRow) (Answer, storage.Ser
 	if err != nil {
 		return Answer{}, storage.ServeGate{}, err
 	}
-	verdict := facts.Verdict()
-	answer := Answer{
+	wanted := storage.Owner{Cluster: g.options.Cluster, Namespace: g.options.Namespace, Name: g.options.Name}
+	if facts.Catalog && facts.Owner == nil && wanted != (storage.Owner{}) {
+		return Answer{Reason: Conflict, Message: "no SyncSchema manages this database schema, so not the one that is wanted"}, storage.ServeGate{}, nil
+	}
+	verdict := facts.VerdictFor(wanted)
+	if verdict.Reason == storage.GateConflict {
+		// What another application's database holds says nothing of this one's version either.
+		return Answer{Reason: Conflict, Message: verdict.Message}, storage.ServeGate{}, nil
+	}
+	return Answer{
 		Open: verdict.Open, Writable: verdict.Writable, Reason: Reason(verdict.Reason), Message: verdict.Message,
 		StoredVersion: facts.StoredVersion,
-	}
-	if g.options.Name == "" || !facts.Catalog {
-		return answer, facts, nil
-	}
-	var namespace, name string
-	if err := one(ctx, []any{&namespace, &name}, g.dialect.ownerSQL()); err != nil {
-		return Answer{}, storage.ServeGate{}, fmt.Errorf("read whose database schema it is: %w", err)
-	}
-	if name != g.options.Name {
-		message := fmt.Sprintf("this database schema belongs to SyncSchema %s/%s, not to %s", namespace, name, g.options.Name)
-		// What another application's database holds says nothing of this one's version either.
-		return Answer{Reason: SchemaNotFound, Message: message}, storage.ServeGate{}, nil
-	}
-	return answer, facts, nil
+	}, facts, nil
 }
 
 // IsClosed says that a Query was refused because the gate was closed, and gives the answer that closed it.

@@ -41,10 +41,20 @@ func TestAnotherApplicationsDatabaseNeverOpensIt(t *testing.T) {
 			c := open(t)
 			c.serving()
 			c.want(Options{Version: 7}, GateOpen)
-			answer := c.want(Options{Version: 7, Name: "billing"}, SchemaNotFound)
-			if !strings.Contains(answer.Message, "shop/clinic") {
-				t.Errorf("the message does not name the owner: %s", answer.Message)
+			for _, other := range []Options{{Name: "billing"}, {Name: "clinic", Namespace: "other"}, {Namespace: "other"}} {
+				other.Version = 7
+				answer := c.want(other, Conflict)
+				if !strings.Contains(answer.Message, "shop/clinic") || answer.StoredVersion != 0 {
+					t.Errorf("%+v: the answer is %+v, want the owner's name and no version", other, answer)
+				}
 			}
+			c.want(Options{Version: 7, Name: "clinic", Namespace: "shop", Cluster: "any: a command line migrated it"}, GateOpen)
+			mustExec(t, c.db, "UPDATE "+c.table("sync_barrier_owner")+" SET cluster = 'c1'")
+			c.want(Options{Version: 7, Name: "clinic", Namespace: "shop", Cluster: "c1"}, GateOpen)
+			c.want(Options{Version: 7, Name: "clinic", Namespace: "shop", Cluster: "c2"}, Conflict)
+			mustExec(t, c.db, "UPDATE "+c.table("sync_barrier_owner")+" SET name = ''")
+			c.want(Options{Version: 7, Name: "clinic"}, Conflict)
+			c.want(Options{Version: 7}, GateOpen)
 		})
 	}
 }

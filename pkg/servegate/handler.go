@@ -10,9 +10,13 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// handlerPause is how long an answer of a handler is given again without another read, so that whoever reaches the handler cannot make
-// the database work. An answer is never older.
-const handlerPause = time.Second
+const (
+	// handlerPause is how long an answer of a handler is given again without another read, so that whoever reaches the handler cannot make
+	// the database work. An answer is never older: it counts from when the read began.
+	handlerPause = time.Second
+	// handlerPatience is how long a request waits for a read. The kubelet waits for a second.
+	handlerPatience = 800 * time.Millisecond
+)
 
 // Handler answers readiness probes: 200 while the program may serve, else 503, with {"open","writable","reason"} as JSON. It reads the
 // database at most once a second, whoever asks.
@@ -21,19 +25,25 @@ const handlerPause = time.Second
 // version below the program's, or that the program can no longer read what is stored: the rule of pods (docs/design.md section 8). A
 // database that is away for a minute so does not take every program that serves out of service at once, and a checkpoint declared later
 // does not either. `open` then stays true, and `reason` says what the last read said.
+//
+// It answers within a second, whether the database does or not. While a read does not end, one only is under way, within Options.Timeout, and
+// the reason is Unreachable: closed, unless the gate was proven open before.
 func (g *Gate[Tx]) Handler() http.Handler {
-	return &handler{read: g.read, now: g.now, version: g.options.Version}
+	return &handler{read: g.read, now: g.now, version: g.options.Version, patience: handlerPatience}
 }
 
 type handler struct {
-	read    func(context.Context) (Answer, storage.ServeGate, error)
-	now     func() time.Time
-	version int64
+	read     func(context.Context) (Answer, storage.ServeGate, error)
+	now      func() time.Time
+	version  int64
+	patience time.Duration
 
-	lock   sync.Mutex // held while the database is read: whoever comes meanwhile gets that answer
-	at     time.Time  // when last was read
-	last   Answer
-	proven *storage.DatabaseIdentity // of which database the gate was open; nil: it never was
+	lock    sync.Mutex
+	at      time.Time                 // when the read of last began
+	last    Answer                    // of the last read that ended
+	proven  *storage.DatabaseIdentity // of which database the gate was open; nil: it never was
+	reading chan struct{}             // closed when the read under way ends; nil: there is none
+	hangs   bool                      // somebody has waited for it in vain
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,19 +72,72 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(body, '\n')) // a prober that went away needs no answer
 }
 
-// answer gives the last answer, or reads a new one.
+// answer gives the last answer, or a new one, or, where the database keeps it waiting, what is known without one.
 func (h *handler) answer(ctx context.Context) Answer {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	if now := h.now(); h.at.IsZero() || now.Sub(h.at) >= handlerPause || now.Before(h.at) {
-		h.refresh(ctx)
-		h.at = h.now()
+	answer, reading := h.known(ctx)
+	if reading == nil {
+		return answer
 	}
-	return h.last
+	waited := time.NewTimer(h.patience)
+	defer waited.Stop()
+	select {
+	case <-reading:
+		h.lock.Lock()
+		defer h.lock.Unlock()
+		if h.now().Sub(h.at) > handlerPause { // it was slow, and somebody else's
+			return h.withoutRead()
+		}
+		return h.last
+	case <-waited.C:
+		return h.unanswered(reading)
+	}
 }
 
-func (h *handler) refresh(ctx context.Context) {
-	answer, facts, err := h.read(ctx)
+// known gives the answer that stands, or the read to wait for, which it begins if there is none.
+func (h *handler) known(ctx context.Context) (Answer, <-chan struct{}) {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	if now := h.now(); !h.at.IsZero() && now.Sub(h.at) < handlerPause && !now.Before(h.at) {
+		return h.last, nil
+	}
+	if h.reading == nil {
+		h.begin(ctx)
+	}
+	if h.hangs {
+		return h.withoutRead(), nil
+	}
+	return Answer{}, h.reading
+}
+
+// begin reads for all who wait. It is called with the lock held.
+func (h *handler) begin(ctx context.Context) {
+	began, ended := h.now(), make(chan struct{})
+	h.reading, h.hangs = ended, false
+	go func() {
+		answer, facts, err := h.read(ctx)
+		h.lock.Lock()
+		defer h.lock.Unlock()
+		h.judge(answer, facts, err)
+		h.at, h.reading, h.hangs = began, nil, false
+		close(ended)
+	}()
+}
+
+// unanswered notes that a read keeps its readers waiting, so that nobody else waits for it.
+func (h *handler) unanswered(reading <-chan struct{}) Answer {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	h.hangs = h.hangs || h.reading == reading
+	return h.withoutRead()
+}
+
+// withoutRead is the answer while the database gives none: that of a read that failed.
+func (h *handler) withoutRead() Answer {
+	return Answer{Open: h.proven != nil, Reason: Unreachable, Message: "the database does not answer in time"}
+}
+
+// judge makes a read the last one.
+func (h *handler) judge(answer Answer, facts storage.ServeGate, err error) {
 	identity := facts.Database
 	identity.Server = "" // the server's release may change under the same database
 	switch {

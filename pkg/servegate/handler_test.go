@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
 
 // read is what a read of the database shows, as facts, or an error.
@@ -77,7 +78,7 @@ func TestAHandlerHoldsWhatWasProven(t *testing.T) {
 // newHandler makes a handler that reads what is given, in turn, with a clock of the test's.
 func newHandler(reads ...read) (*handler, *time.Time) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	h := &handler{version: 7, now: func() time.Time { return at }}
+	h := &handler{version: 7, now: func() time.Time { return at }, patience: time.Minute}
 	h.read = func(context.Context) (Answer, storage.ServeGate, error) {
 		if len(reads) == 0 {
 			return Answer{Reason: "NoMoreReads"}, storage.ServeGate{}, errors.New("one read too many")
@@ -112,6 +113,80 @@ func TestAHandlerReadsOnceASecondWhoeverAsks(t *testing.T) {
 	}
 }
 
+func TestAHandlerAnswersFromWhatIsKnownWhileAReadHangs(t *testing.T) {
+	hangs := make(chan struct{})
+	for name, c := range map[string]struct {
+		proven bool
+		late   read // what the read that hangs shows in the end
+		then   Answer
+	}{
+		"closed if it was never open": {false, open(), Answer{Open: true, Writable: true, Reason: GateOpen}},
+		"open if that was proven":     {true, open(func(g *storage.ServeGate) { g.StoredVersion = 6 }), Answer{Reason: MigrationPending}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reads := []read{open(func(g *storage.ServeGate) { g.PendingTotal = 1 }), c.late}
+			if c.proven {
+				reads[0] = open()
+			}
+			h, clock := newHandler(reads...)
+			h.answer(t.Context())
+			*clock = clock.Add(handlerPause)
+			begun, next := make(chan struct{}), h.read
+			h.read = func(ctx context.Context) (Answer, storage.ServeGate, error) {
+				close(begun)
+				<-hangs
+				return next(ctx)
+			}
+			h.patience = time.Millisecond
+			for range 20 {
+				if answer := h.answer(t.Context()); answer.Open != c.proven || answer.Writable || answer.Reason != Unreachable {
+					t.Fatalf("without a read the answer is %+v", answer)
+				}
+			}
+			<-begun
+			reading := h.reading
+			hangs <- struct{}{}
+			<-reading
+			if answer := h.answer(t.Context()); answer.Open != c.then.Open || answer.Writable != c.then.Writable || answer.Reason != c.then.Reason {
+				t.Errorf("after the read the answer is %+v, want %+v", answer, c.then)
+			}
+		})
+	}
+}
+
+func TestAHandlerDoesNotKeepAProbeWaitingForASilentDatabase(t *testing.T) {
+	way := testdb.NewWay(t, testdb.Postgres(t))
+	c := openClinic(t, way.URL, "", newPool(t, way.URL))
+	c.serving()
+	const forever = 40 * time.Second // a read may take so long, and no probe does
+	proven, other := c.newGate(Options{Version: 7, Timeout: forever}).Handler(), c.newGate(Options{Version: 7, Timeout: forever}).Handler()
+	waitFor(t, "the gate to open", func() bool {
+		code, _ := ask(proven, http.MethodGet)
+		return code == http.StatusOK
+	})
+	way.Freeze()
+	started := time.Now()
+	waitFor(t, "the silence to be noticed", func() bool {
+		code, body := ask(proven, http.MethodGet)
+		return code == http.StatusOK && strings.TrimSpace(body) == `{"open":true,"writable":false,"reason":"Unreachable"}`
+	})
+	for range 20 {
+		if code, body := ask(other, http.MethodGet); code != http.StatusServiceUnavailable || !strings.Contains(body, string(Unreachable)) {
+			t.Errorf("who has proven nothing is answered %d %s", code, body)
+		}
+	}
+	if took := time.Since(started); took > forever/2 {
+		t.Errorf("more than 20 answers took %v", took)
+	}
+	way.Thaw()
+	for _, h := range []http.Handler{proven, other} {
+		waitFor(t, "the database to be read again", func() bool {
+			_, body := ask(h, http.MethodGet)
+			return strings.TrimSpace(body) == `{"open":true,"writable":true,"reason":"GateOpen"}`
+		})
+	}
+}
+
 func ask(h http.Handler, method string) (int, string) {
 	recorded := httptest.NewRecorder()
 	h.ServeHTTP(recorded, httptest.NewRequest(method, "/readyz", http.NoBody))
@@ -124,9 +199,13 @@ func TestAHandlerAnswersFromTheDatabase(t *testing.T) {
 			c := way(t)
 			c.migrate(6)
 			handler := c.newGate(Options{Version: 7}).Handler()
-			if code, body := ask(handler, http.MethodGet); code != http.StatusServiceUnavailable || !strings.Contains(body, string(MigrationPending)) {
-				t.Errorf("before the barrier it is %d %s, want 503 and %s", code, body, MigrationPending)
-			}
+			waitFor(t, "the handler to say that the migration is to come", func() bool {
+				code, body := ask(handler, http.MethodGet)
+				if code != http.StatusServiceUnavailable {
+					t.Fatalf("before the barrier it is %d %s", code, body)
+				}
+				return strings.Contains(body, string(MigrationPending))
+			})
 			c.migrate(7)
 			c.activate()
 			waitFor(t, "the handler to see the open gate", func() bool {

@@ -22,8 +22,11 @@ func (s poolSource) snapshot(ctx context.Context, run func(ctx context.Context, 
 		return fmt.Errorf("begin to read: %w", err)
 	}
 	defer func() {
-		// Nothing was written, so nothing is lost; but a connection whose transaction does not end is no connection.
-		if ended := tx.Rollback(context.WithoutCancel(ctx)); ended != nil && !errors.Is(ended, pgx.ErrTxClosed) && err == nil {
+		// Nothing was written, so nothing is lost; but a connection whose transaction does not end is no connection. A server that does not
+		// answer is not waited for.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultTimeout)
+		defer cancel()
+		if ended := tx.Rollback(bounded); ended != nil && !errors.Is(ended, pgx.ErrTxClosed) && err == nil {
 			err = fmt.Errorf("end reading: %w", ended)
 		}
 	}()

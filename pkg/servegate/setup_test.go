@@ -39,6 +39,8 @@ type clinic struct {
 	store storage.Store
 	// db is a program's own connection, with every right.
 	db *sql.DB
+	// schema holds the catalog; empty: the usual one.
+	schema string
 	// gate makes a gate in the way of the test.
 	gate func(Options) (gate, error)
 }
@@ -73,7 +75,7 @@ func onPgBouncer(t *testing.T) clinic {
 
 func openClinic(t *testing.T, url, schema string, pool *pgxpool.Pool) clinic {
 	t.Helper()
-	c := clinic{t: t, ctx: testContext(t), db: openDB(t, "pgx", url)}
+	c := clinic{t: t, ctx: testContext(t), db: openDB(t, "pgx", url), schema: schema}
 	store, err := postgres.Open(c.ctx, postgres.Config{URL: url, Schema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +180,14 @@ func (c clinic) migrate(version int64) {
 	if _, err := c.store.EnsureSchema(c.ctx, target(version), storage.Attempt{Number: 1}); err != nil {
 		c.t.Fatalf("migrate to %d: %v", version, err)
 	}
+}
+
+// table names a table of the catalog for the program's own connection.
+func (c clinic) table(name string) string {
+	if c.schema == "" {
+		return name
+	}
+	return pgx.Identifier{c.schema, name}.Sanitize()
 }
 
 // activate proves the checkpoint of version 7.

@@ -82,11 +82,15 @@ type row struct {
 	fence            *int64
 	pendingTotal     int64
 	pending, missing *string
+	owner            storage.Owner
 	logEpoch, system string
 }
 
 func (r *row) targets() []any {
-	return []any{&r.protocol, &r.stored, &r.history, &r.minReader, &r.fence, &r.pendingTotal, &r.pending, &r.missing}
+	return []any{
+		&r.protocol, &r.stored, &r.history, &r.minReader, &r.fence, &r.pendingTotal, &r.pending, &r.missing,
+		&r.owner.Cluster, &r.owner.Namespace, &r.owner.Name, &r.owner.UID,
+	}
 }
 
 func (r *row) gate(running int64) (storage.ServeGate, error) {
@@ -98,6 +102,10 @@ func (r *row) gate(running int64) (storage.ServeGate, error) {
 		Running: running, Catalog: r.protocol > 0, Marker: r.stored != nil, HistoryKnown: r.history,
 		MinReaderVersion: r.minReader, PendingTotal: r.pendingTotal, LogEpoch: r.logEpoch,
 		MinWriterVersion: math.MaxInt32 + 1, // without a row for all, the fence accepts nobody
+	}
+	if r.owner.Name != "" { // an empty name is nobody
+		owner := r.owner
+		gate.Owner = &owner
 	}
 	if r.stored != nil {
 		gate.StoredVersion = *r.stored

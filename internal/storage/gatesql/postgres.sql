@@ -4,6 +4,11 @@
 WITH stored AS (
   SELECT (SELECT schema_version FROM {schema}.sync_schema_meta WHERE id = 1) AS version
 ),
+owner AS (
+  SELECT protocol, cluster, namespace, name, uid
+    FROM {schema}.sync_barrier_owner
+   WHERE id = 1
+),
 newest AS (
   SELECT h.min_reader_version
     FROM {schema}.sync_barrier_history h
@@ -36,7 +41,7 @@ missing AS (
       ORDER BY c.name, c.schema_version
       LIMIT 1), false)
 )
-SELECT coalesce((SELECT protocol FROM {schema}.sync_barrier_owner WHERE id = 1), 0),
+SELECT coalesce(owner.protocol, 0),
        stored.version,
        EXISTS (SELECT FROM {schema}.sync_barrier_history h WHERE h.version = stored.version),
        coalesce((SELECT min_reader_version FROM newest), 0),
@@ -46,9 +51,14 @@ SELECT coalesce((SELECT protocol FROM {schema}.sync_barrier_owner WHERE id = 1),
           FROM (SELECT * FROM pending ORDER BY version, name, partition LIMIT 10) p),
        (SELECT json_agg(m)::text
           FROM (SELECT * FROM missing ORDER BY version, name LIMIT 10) m),
+       coalesce(owner.cluster, ''),
+       coalesce(owner.namespace, ''),
+       coalesce(owner.name, ''),
+       coalesce(owner.uid, ''),
        pg_is_in_recovery(),
        coalesce((SELECT log_epoch FROM {schema}.sync_partition_registry WHERE partition = $2::text), ''),
        {system},
        current_database()::text,
        current_setting('server_version')
   FROM stored
+  LEFT JOIN owner ON true

@@ -3,6 +3,11 @@
 WITH stored AS (
   SELECT (SELECT schema_version FROM main.sync_schema_meta WHERE id = 1) AS version
 ),
+owner AS (
+  SELECT protocol, cluster, namespace, name, uid, system_identifier
+    FROM main.sync_barrier_owner
+   WHERE id = 1
+),
 newest AS (
   SELECT h.min_reader_version
     FROM main.sync_barrier_history h
@@ -31,7 +36,7 @@ missing AS (
       WHERE c.name = r.name
         AND c.schema_version = r.version)
 )
-SELECT coalesce((SELECT protocol FROM main.sync_barrier_owner WHERE id = 1), 0),
+SELECT coalesce(owner.protocol, 0),
        stored.version,
        EXISTS (SELECT 1 FROM main.sync_barrier_history h WHERE h.version = stored.version),
        coalesce((SELECT min_reader_version FROM newest), 0),
@@ -41,7 +46,12 @@ SELECT coalesce((SELECT protocol FROM main.sync_barrier_owner WHERE id = 1), 0),
           FROM (SELECT * FROM pending ORDER BY version, name, partition LIMIT 10)),
        (SELECT json_group_array(json_object('partition', '', 'name', name, 'version', version))
           FROM (SELECT * FROM missing ORDER BY version, name LIMIT 10)),
+       coalesce(owner.cluster, ''),
+       coalesce(owner.namespace, ''),
+       coalesce(owner.name, ''),
+       coalesce(owner.uid, ''),
        coalesce((SELECT log_epoch FROM main.sync_partition_registry WHERE partition = ?2), ''),
-       coalesce((SELECT system_identifier FROM main.sync_barrier_owner WHERE id = 1), ''),
+       coalesce(owner.system_identifier, ''),
        sqlite_version()
   FROM stored
+  LEFT JOIN owner ON 1

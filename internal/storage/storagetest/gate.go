@@ -22,6 +22,7 @@ func runGate(t *testing.T, open Opener) {
 		{"a marker that another program raised keeps it closed", gateRaised},
 		{"a fence without the row for all makes it read only", gateNoFenceRow},
 		{"it says which database it read", gateIdentity},
+		{"it says who manages the database, and is nobody else's", gateOwner},
 		{"it is read in one snapshot", gateSnapshot},
 	})
 }
@@ -41,6 +42,32 @@ func (f *fixture) wantGate(version int64, reason storage.GateReason) storage.Ser
 func gateNoCatalog(f *fixture) {
 	gate := f.wantGate(1, storage.GateSchemaNotFound)
 	same(f, "catalog", gate.Catalog, false)
+}
+
+func gateOwner(f *fixture) {
+	target := version1()
+	target.Owner = storage.Owner{Cluster: "c1", Namespace: "shop", Name: "clinic", UID: "u1"}
+	f.apply(target)
+	gate := f.wantGate(1, storage.GateOpen)
+	if gate.Owner == nil || *gate.Owner != target.Owner {
+		f.Fatalf("the gate is of owner %v, want %+v", gate.Owner, target.Owner)
+	}
+	for _, c := range []struct {
+		asks storage.Owner
+		open bool
+	}{
+		{storage.Owner{}, true},
+		{storage.Owner{Name: "clinic"}, true},
+		{storage.Owner{Cluster: "c1", Namespace: "shop", Name: "clinic", UID: "u2"}, true},
+		{storage.Owner{Name: "billing"}, false},
+		{storage.Owner{Namespace: "other", Name: "clinic"}, false},
+		{storage.Owner{Cluster: "c2", Namespace: "shop", Name: "clinic"}, false},
+	} {
+		verdict := gate.VerdictFor(c.asks)
+		if verdict.Open != c.open || !c.open && (verdict.Reason != storage.GateConflict || verdict.Writable) {
+			f.Fatalf("for %s the gate is %+v, want open %t", c.asks, verdict, c.open)
+		}
+	}
 }
 
 func gateForeignDatabase(f *fixture) {
