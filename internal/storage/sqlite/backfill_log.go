@@ -90,9 +90,13 @@ func (w *work) readAllBehind(ctx context.Context, limit int) ([]behind, error) {
 // stretchOf gives the commit up to which the changes above a position are taken together: whole commits only, at most limit changes, but
 // always at least one commit with changes. all says that nothing is left above it.
 func (w *work) stretchOf(ctx context.Context, b behind, limit int64) (upTo int64, all bool, err error) {
+	names, err := readLoggedSources(ctx, w.tx, b.partition, sourceTables(w.definition))
+	if err != nil || len(names) == 0 {
+		return b.last, true, err
+	}
 	var parts []string
 	var arguments []any
-	for _, source := range w.definition.Checkpoint.Sources {
+	for _, name := range names {
 		// Each is one walk along the index (partition, tbl, commit_seq), which ends after so many changes.
 		parts = append(parts, `
 		  SELECT * FROM (
@@ -103,7 +107,7 @@ func (w *work) stretchOf(ctx context.Context, b behind, limit int64) (upTo int64
 		       AND commit_seq > ?
 		     ORDER BY commit_seq
 		     LIMIT ?)`)
-		arguments = append(arguments, b.partition, source.Table, b.position, limit+1)
+		arguments = append(arguments, b.partition, name, b.position, limit+1)
 	}
 	var first, beyond sql.NullInt64
 	err = w.tx.QueryRowContext(ctx, `
@@ -162,15 +166,19 @@ func (w *work) collectChanges(ctx context.Context, b behind, upTo int64) (change
 }
 
 func (w *work) readChanges(ctx context.Context, table string, b behind, upTo int64) ([]string, error) {
+	names, err := readLoggedSources(ctx, w.tx, b.partition, []string{table})
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
 	rowIDs, err := collect(ctx, w.tx, func(row interface{ Scan(...any) error }) (id string, err error) {
 		return id, row.Scan(&id)
 	}, `
 		SELECT DISTINCT row_id
 		  FROM main.sync_changes
 		 WHERE partition = ?1
-		   AND tbl = ?2
+		   AND tbl IN (SELECT value FROM json_each(?2))
 		   AND commit_seq > ?3
-		   AND commit_seq <= ?4`, b.partition, table, b.position, upTo)
+		   AND commit_seq <= ?4`, b.partition, jsonList(names), b.position, upTo)
 	return rowIDs, translate(err, fmt.Sprintf("checkpoint %q: read the log of partition %q", w.definition.Name, b.partition))
 }
 

@@ -24,7 +24,7 @@ func readFacts(ctx context.Context, q querier, objects schemaObjects, target sto
 		return f.facts, err // the tables of a newer catalog may mean something else
 	}
 	for _, read := range []func() error{
-		f.readMarker, f.readHistory, f.readDefinitions, f.readAbandoned, f.readCheckpoints, f.readOpen, f.readReserved, f.readTables,
+		f.readMarker, f.readHistory, f.readDefinitions, f.readAbandoned, f.readCheckpoints, f.readOpen, f.readReserved, f.respell, f.readTables,
 	} {
 		if err := read(); err != nil {
 			return storage.Facts{}, err
@@ -301,15 +301,46 @@ func (f *factReader) readReserved() error {
 // afterCapturePrefix is the first text after all that begin with storage.CapturePrefix: ';' follows ':'.
 const afterCapturePrefix = "capture;"
 
+// respell gives tables that were recorded in the case in which the target writes them. They are the same tables, and decisions compare names
+// byte for byte: a retired TODOS would not be the todos that an open checkpoint needs.
+func (f *factReader) respell() error {
+	names := slices.Clone(f.target.RetiredTables)
+	for _, t := range f.target.Tables {
+		names = append(names, t.Name)
+	}
+	spelled := spelling{}
+	for _, name := range names {
+		if other, taken := spelled[fold(name)]; taken && other != name {
+			return storage.Refuse(storage.CodeInvalidSpec, "tables: %q and %q are one table in SQLite, which does not tell case apart", other, name)
+		}
+		spelled[fold(name)] = name
+	}
+	if f.facts.Marker != nil {
+		f.facts.Marker.Layouts = respelled(spelled, f.facts.Marker.Layouts)
+	}
+	for i := range f.facts.History {
+		f.facts.History[i].PlainLayouts = respelled(spelled, f.facts.History[i].PlainLayouts)
+	}
+	for _, known := range f.facts.Known {
+		for i, name := range known.Tables {
+			known.Tables[i] = spelled.of(name)
+		}
+	}
+	return nil
+}
+
+func respelled[V any](spelled spelling, recorded map[string]V) map[string]V {
+	out := make(map[string]V, len(recorded))
+	for name, value := range recorded {
+		out[spelled.of(name)] = value
+	}
+	return out
+}
+
 // readTables reads the tables that target and stored layouts name.
 func (f *factReader) readTables() error {
 	names := map[string]storage.Table{}
 	for _, t := range f.target.Tables {
-		for other := range names {
-			if other != t.Name && fold(other) == fold(t.Name) {
-				return storage.Refuse(storage.CodeInvalidSpec, "tables: %q and %q are one table in SQLite, which does not tell case apart", other, t.Name)
-			}
-		}
 		names[t.Name] = t
 	}
 	for _, name := range f.namedOnly() {

@@ -28,21 +28,59 @@ func (s *Store) SourceCoverageSeq(ctx context.Context, partition string, tables 
 	}
 	var seq int64
 	err := s.readOnce(ctx, fmt.Sprintf("read the newest source change of partition %q", partition), []any{&seq}, `
+		WITH RECURSIVE `+loggedSources+`
 		SELECT coalesce(max(
 		         (SELECT c.commit_seq
 		            FROM main.sync_changes c
 		           WHERE c.partition = ?1
-		             AND c.tbl = source.value
+		             AND c.tbl = source.tbl
 		           ORDER BY c.commit_seq DESC
 		           LIMIT 1)), 0)
-		  FROM json_each(?2) AS source`, partition, jsonList(tables))
+		  FROM source`, partition, jsonList(tables))
 	return seq, err
+}
+
+// loggedSources gives, as the relation source(tbl), the names under which the log of a partition has changes of some tables. In the names of
+// tables SQLite does not tell the case of ASCII letters apart, so a program may log as todos what is declared as Todos; compared
+// byte for byte its changes would be missed. The names in the log are stepped through by the index (partition, tbl, commit_seq),
+// however long it is. ?1 partition, ?2 tables as JSON.
+const loggedSources = `
+  logged(tbl) AS (
+    SELECT (SELECT c.tbl
+              FROM main.sync_changes c
+             WHERE c.partition = ?1
+             ORDER BY c.tbl
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.tbl
+              FROM main.sync_changes c
+             WHERE c.partition = ?1
+               AND c.tbl > logged.tbl
+             ORDER BY c.tbl
+             LIMIT 1)
+      FROM logged
+     WHERE logged.tbl IS NOT NULL
+  ),
+  source(tbl) AS (
+    SELECT DISTINCT logged.tbl
+      FROM logged
+      JOIN json_each(?2) AS named
+        ON logged.tbl = named.value COLLATE NOCASE
+  )`
+
+// readLoggedSources gives those names.
+func readLoggedSources(ctx context.Context, q querier, partition string, tables []string) ([]string, error) {
+	names, err := collect(ctx, q, func(row interface{ Scan(...any) error }) (name string, err error) {
+		return name, row.Scan(&name)
+	}, "WITH RECURSIVE "+loggedSources+" SELECT tbl FROM source ORDER BY tbl", partition, jsonList(tables))
+	return names, translate(err, fmt.Sprintf("read the names of tables in the log of partition %q", partition))
 }
 
 // coverageSQL answers in one statement, so that a prune cannot come between horizon and log. The log of a partition is dense: it is
 // whole above a number exactly if it has as many commits above it as numbers were given out. ?1 partition, ?2 tables as JSON, ?3 the
 // number above which changes are asked for, ?4 the number above which the log has to be whole.
 const coverageSQL = `
+WITH RECURSIVE ` + loggedSources + `
 SELECT coalesce(p.max_commit_seq, 0),
        coalesce(p.horizon_seq, 0),
        (SELECT count(*)
@@ -51,10 +89,10 @@ SELECT coalesce(p.max_commit_seq, 0),
            AND c.commit_seq > max(?4, coalesce(p.horizon_seq, 0))),
        EXISTS (
          SELECT 1
-           FROM json_each(?2) AS source
+           FROM source
           CROSS JOIN main.sync_changes c
           WHERE c.partition = ?1
-            AND c.tbl = source.value
+            AND c.tbl = source.tbl
             AND c.commit_seq > ?3)
   FROM (SELECT 1) AS one
   LEFT JOIN main.sync_partitions p

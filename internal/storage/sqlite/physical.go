@@ -9,7 +9,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// spelling gives a column name as the target declares it: SQLite does not tell the case of ASCII letters apart, decisions do.
+// spelling gives a name as the target declares it: SQLite does not tell the case of ASCII letters apart, decisions do.
 type spelling map[string]string
 
 func spellingOf(t storage.Table) spelling {

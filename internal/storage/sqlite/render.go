@@ -42,7 +42,7 @@ func renderDrop(name string, objects schemaObjects) []string {
 	var statements []string
 	for _, scoped := range scopedTables {
 		if objects.isTable(scoped) {
-			statements = append(statements, "DELETE FROM "+scoped+"\nWHERE tbl = "+quoteLiteral(name))
+			statements = append(statements, "DELETE FROM "+scoped+"\nWHERE tbl = "+quoteLiteral(name)+" COLLATE NOCASE")
 		}
 	}
 	if objects.isTable(name) {

@@ -106,7 +106,7 @@ func TestARetiredTableGoesWithItsRowsInTheProtocolsTables(t *testing.T) {
 	startProgram(p)
 	store := openStore(t, path)
 	apply(t, store, version6())
-	for _, table := range []string{"notes", "todos"} {
+	for _, table := range []string{"notes", "NOTES", "todos"} {
 		p.exec("INSERT INTO sync_row_scopes VALUES ('p', ?, '1', 's'); INSERT INTO sync_blob_refs VALUES ('p', ?, '1', 'b')", table, table)
 	}
 	forgotten := version6()
