@@ -30,7 +30,7 @@ var _ = Describe("Two applications on three databases, one of them broken", Labe
 
 		By("an application on two that are well, and one on one that is not")
 		c.applyWorkload(ctx, workload{kind: "Deployment", name: "desk", replicas: 2, version: "6", requires: "clinic=6,billing=1"})
-		c.applyWorkload(ctx, workload{kind: "Deployment", name: "reports", replicas: 1, version: "6", requires: "clinic=6,archive=1"})
+		c.applyWorkload(ctx, workload{kind: "Deployment", name: "reports", replicas: 1, version: "6", requires: "billing=1,archive=1"})
 		Eventually(c.running).WithContext(ctx).WithArguments("desk").Should(Equal("6 serves, 6 serves"))
 		Eventually(c.running).WithContext(ctx).WithArguments("reports").Should(Equal("6 waits"))
 		Eventually(c.gatesOf).WithContext(ctx).WithArguments("reports").Should(HaveExactElements("Unreachable"))

@@ -44,6 +44,7 @@ func TestStoriesOnARealCluster(t *testing.T) {
 var _ = BeforeSuite(func(ctx context.Context) {
 	ctrl.SetLogger(GinkgoLogr)
 	SetDefaultEventuallyTimeout(2 * time.Minute)
+	EnforceDefaultTimeoutsWhenUsingContexts()
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
 	var err error
 	suite.root, err = testcluster.Root()
