@@ -2,10 +2,6 @@ package postgres
 
 import (
 	"context"
-	"net"
-	"net/url"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,24 +14,15 @@ import (
 // shortMargin is used where something is silent on purpose.
 const shortMargin = 300 * time.Millisecond
 
-// freezeBackend stops the server process of a transaction, which the system goes on answering for, as it does for one on a disk that hangs.
-func freezeBackend(t *testing.T, ctx context.Context, tx pgx.Tx) {
-	t.Helper()
-	pid := backendOf(t, ctx, tx)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatalf("stop backend %d: %v", pid, err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // without it the database could not be dropped
-}
-
 func TestAServerThatDoesNotAnswerIsLostOnceTheStatementsTimeIsOver(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, Config{URL: testdb.Postgres(t)})
+	way := testdb.NewWay(t, testdb.Postgres(t))
+	store := openStore(t, Config{URL: way.URL})
 	store.silenceMargin = shortMargin
 	const allowed = time.Second
 	var asked time.Time
 	err := store.inTx(testContext(t), "work", txOptions{statementTimeout: allowed}, func(ctx context.Context, tx pgx.Tx) error {
-		freezeBackend(t, ctx, tx)
+		way.Freeze()
 		asked = time.Now()
 		_, err := tx.Exec(ctx, "SELECT 1")
 		return err
@@ -44,6 +31,7 @@ func TestAServerThatDoesNotAnswerIsLostOnceTheStatementsTimeIsOver(t *testing.T)
 	if !isSilent(err) {
 		t.Errorf("the error %v does not say that nobody answered", err)
 	}
+	way.Thaw()
 	if took := time.Since(asked); took < allowed || took > 30*time.Second {
 		t.Errorf("it took %s, the server may take %s for the statement", took, allowed)
 	}
@@ -55,10 +43,11 @@ func TestAServerThatDoesNotAnswerIsLostOnceTheStatementsTimeIsOver(t *testing.T)
 
 func TestACommitThatIsNotAnsweredIsUnknown(t *testing.T) {
 	t.Parallel()
-	store := openStore(t, Config{URL: testdb.Postgres(t)})
+	way := testdb.NewWay(t, testdb.Postgres(t))
+	store := openStore(t, Config{URL: way.URL})
 	store.silenceMargin = shortMargin
-	err := store.inTx(testContext(t), "work", txOptions{statementTimeout: time.Second}, func(ctx context.Context, tx pgx.Tx) error {
-		freezeBackend(t, ctx, tx)
+	err := store.inTx(testContext(t), "work", txOptions{statementTimeout: time.Second}, func(context.Context, pgx.Tx) error {
+		way.Freeze()
 		return nil
 	})
 	expectCode(t, err, storage.CodeCommitUnknown)
@@ -67,8 +56,8 @@ func TestACommitThatIsNotAnsweredIsUnknown(t *testing.T) {
 // The server answers neither the read nor the request to cancel it, when the caller's time is over.
 func TestACallersDeadlineOnASilentServerIsALostConnection(t *testing.T) {
 	t.Parallel()
-	sink := newSink(t, testdb.Postgres(t))
-	store := openStore(t, Config{URL: sink.url, MaxConnections: 1})
+	way := testdb.NewWay(t, testdb.Postgres(t))
+	store := openStore(t, Config{URL: way.URL, MaxConnections: 1})
 	var one int
 	read := func(timeout time.Duration) error {
 		ctx, cancel := context.WithTimeout(testContext(t), timeout)
@@ -78,9 +67,9 @@ func TestACallersDeadlineOnASilentServerIsALostConnection(t *testing.T) {
 	if err := read(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	sink.freeze()
+	way.Freeze()
 	expectCode(t, read(100*time.Millisecond), storage.CodeConnectionLost)
-	sink.thaw()
+	way.Thaw()
 	if err := read(time.Minute); err != nil {
 		t.Errorf("it answers again: %v", err)
 	}
@@ -98,91 +87,5 @@ func TestLongStatementsAreNotCutShort(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// sink is a way to a server that can be told to swallow what is sent through it: it accepts, reads and never answers.
-type sink struct {
-	url      string
-	listener net.Listener
-	server   string
-	passing  sync.RWMutex // held for reading while bytes are passed on, and for writing while frozen
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func newSink(t *testing.T, database string) *sink {
-	t.Helper()
-	through, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sink{listener: listener, server: through.Host}
-	through.Host = listener.Addr().String()
-	s.url = through.String()
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { s.serve(client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close() // there is nothing to lose
-		s.closeAll()
-		all.Wait()
-	})
-	return s
-}
-
-func (s *sink) freeze() { s.passing.Lock() }
-func (s *sink) thaw()   { s.passing.Unlock() }
-
-func (s *sink) closeAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, conn := range s.conns {
-		_ = conn.Close() // that is what it is for
-	}
-}
-
-func (s *sink) serve(client net.Conn) {
-	server, err := net.Dial("tcp", s.server)
-	if err != nil {
-		_ = client.Close() // the server is gone
-		return
-	}
-	s.mu.Lock()
-	s.conns = append(s.conns, client, server)
-	s.mu.Unlock()
-	var back sync.WaitGroup
-	back.Go(func() { s.pass(server, client) })
-	s.pass(client, server)
-	back.Wait()
-}
-
-// pass copies until a side ends, and ends the other then.
-func (s *sink) pass(from, to net.Conn) {
-	defer func() { _ = to.Close() }()
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		if err != nil {
-			return
-		}
-		s.passing.RLock()
-		_, err = to.Write(buffer[:n])
-		s.passing.RUnlock()
-		if err != nil {
-			return
-		}
 	}
 }
