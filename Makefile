@@ -72,8 +72,8 @@ undeploy: ## Remove the operator from the cluster. SyncSchemas and their definit
 	  clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings
 
 .PHONY: run
-run: ## Run the operator on this machine for the cluster; IMG=... names the image of its workers.
-	go run ./cmd/manager --leader-elect=false --log-format=text --metrics-bind-address=0 --worker-image=$(or $(IMG),syncbarrier)
+run: ## Run the operator on this machine for the cluster; IMG=... names the image of its workers, ARGS=... adds options.
+	go run ./cmd/manager --leader-elect=false --log-format=text --metrics-bind-address=0 --worker-image=$(or $(IMG),syncbarrier) $(ARGS)
 
 .PHONY: docker-build
 docker-build: ## Build the image, for amd64 and arm64, with docker buildx; IMG=... names it.

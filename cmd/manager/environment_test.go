@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,16 +52,18 @@ const (
 	patience = 90 * time.Second
 )
 
-// environment is a cluster into which config/default was installed, as a user does, and whose pods are processes of the tests.
+// environment is a cluster into which a folder of config was installed, as a user does, and whose pods are processes of the tests.
 type environment struct {
 	cluster *testcluster.Cluster
 	client  client.Client
+	// passwords are those of the databases, which stand in no log.
+	passwords []string
 	// pods are the names of the pods that the Deployment got, args what they are started with.
 	pods []string
 	args []string
 }
 
-func newEnvironment(t testing.TB) *environment {
+func newEnvironment(t testing.TB, folder string) *environment {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -74,7 +79,7 @@ func newEnvironment(t testing.TB) *environment {
 		t.Fatal(err)
 	}
 	e := &environment{cluster: cluster, client: admin}
-	e.kubectl(t, kustomize(t, "config/default"), "apply", "-f", "-")
+	e.kubectl(t, kustomize(t, folder), "apply", "-f", "-")
 	e.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
 	e.findPods(t)
 	return e
@@ -150,16 +155,34 @@ func (e *environment) namespace(t testing.TB) string {
 func (e *environment) database(t testing.TB, namespace string) *sql.DB {
 	t.Helper()
 	url := testdb.Postgres(t)
+	e.secret(t, namespace, "clinic", url)
+	return open(t, url)
+}
+
+func open(t testing.TB, url string) *sql.DB {
+	t.Helper()
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() }) // the database goes anyway
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clinic"}, StringData: map[string]string{"uri": url}}
+	return db
+}
+
+// secret makes a Secret with the address of a database.
+func (e *environment) secret(t testing.TB, namespace, name, address string) {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if password, ok := parsed.User.Password(); ok && !slices.Contains(e.passwords, password) {
+		e.passwords = append(e.passwords, password)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"uri": address}}
 	if err := e.client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	return db
 }
 
 // apply applies the SyncSchema clinic of a version, with lines added to its spec.
@@ -215,6 +238,8 @@ type manager struct {
 	log             string
 	health, metrics string
 	exited          chan struct{}
+	// troubled says that the test took something away that the program needs.
+	troubled bool
 }
 
 // startManager starts the program in place of the pod of a number, with the Deployment's arguments and those given.
@@ -246,6 +271,7 @@ func (e *environment) startManager(t testing.TB, pod int, args ...string) *manag
 	t.Cleanup(func() {
 		_ = m.command.Process.Kill() // it may have ended
 		<-m.exited
+		m.expectGoodLog(t, e.passwords)
 		if t.Failed() {
 			t.Logf("log of the manager %s:\n%s", e.pods[pod], m.output(t))
 		}
@@ -260,6 +286,30 @@ func freeAddress(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// expectGoodLog looks at the whole log: a JSON object a line, without a secret, and without an error if there was no trouble.
+func (m *manager) expectGoodLog(t testing.TB, passwords []string) {
+	t.Helper()
+	lines := 0
+	for line := range strings.Lines(m.output(t)) {
+		lines++
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry["msg"] == nil || entry["time"] == nil || entry["level"] == nil {
+			t.Errorf("a line of the log is no JSON object with time, level and msg: %s", line)
+		}
+		if entry["level"] == "ERROR" && !m.troubled {
+			t.Errorf("an error in the log of a manager that had no trouble: %s", line)
+		}
+		for _, password := range passwords {
+			if strings.Contains(line, password) {
+				t.Error("the log shows the password of a database")
+			}
+		}
+	}
+	if lines == 0 {
+		t.Error("the log is empty")
+	}
 }
 
 func (m *manager) output(t testing.TB) string {

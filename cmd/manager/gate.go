@@ -38,11 +38,12 @@ func addGate(mgr ctrl.Manager, databases *controllers.Databases, schemas *contro
 	changed := make(chan event.GenericEvent, mostChanges)
 	gates := &controllers.Gates{Live: mgr.GetAPIReader(), Databases: databases, Clock: clock.Real{}}
 	workloads := &controllers.Workloads{Live: mgr.GetAPIReader(), Clock: clock.Real{}}
-	schemas.Pods, schemas.Workloads, schemas.Changed = mgr.GetCache(), workloads, changed
+	refusals := &controllers.PodRefusals{}
+	schemas.Pods, schemas.Workloads, schemas.Changed, schemas.Refusals = mgr.GetCache(), workloads, changed, refusals
 	pods := &controllers.PodReconciler{
 		Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: workloads, Gates: gates,
 		Events: mgr.GetEventRecorder("syncbarrier"), Clock: clock.Real{}, Changed: changed, StartGates: o.webhook.startGate,
-		Cluster: schemas.Cluster,
+		Cluster: schemas.Cluster, Refusals: refusals, Live: mgr.GetAPIReader(), Namespaces: o.namespaces,
 	}
 	if err := errors.Join(mgr.Add(gates), pods.SetupWithManager(mgr, working)); err != nil {
 		return err

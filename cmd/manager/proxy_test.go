@@ -15,9 +15,8 @@ type proxy struct {
 	server   string
 	// passing is held while something is passed on, and by freeze until thaw.
 	passing sync.RWMutex
-	// swallow is armed by losing, and disarmed by the one COMMIT that it was for.
-	swallow   atomic.Bool
-	swallowed chan struct{}
+	// swallow is told of the next COMMIT of a barrier once it is done and its answer kept; nil: nobody waits for one.
+	swallow atomic.Pointer[chan struct{}]
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -34,7 +33,7 @@ func newProxy(t testing.TB, database string) (p *proxy, through string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &proxy{listener: listener, server: address.Host, swallowed: make(chan struct{})}
+	p = &proxy{listener: listener, server: address.Host}
 	address.Host = listener.Addr().String()
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -58,8 +57,13 @@ func newProxy(t testing.TB, database string) (p *proxy, through string) {
 func (p *proxy) freeze() { p.passing.Lock() }
 func (p *proxy) thaw()   { p.passing.Unlock() }
 
-// loseCommit makes the next COMMIT of a barrier reach the server and its answer nobody: the connection is cut once the server has answered.
-func (p *proxy) loseCommit() { p.swallow.Store(true) }
+// loseCommit makes the next COMMIT of a barrier reach the server and its answer nobody: the connection is cut once the server has answered, which
+// closes the channel.
+func (p *proxy) loseCommit() <-chan struct{} {
+	told := make(chan struct{})
+	p.swallow.Store(&told)
+	return told
+}
 
 func (p *proxy) closeAll() {
 	p.mu.Lock()
@@ -85,24 +89,24 @@ func (p *proxy) serve(client net.Conn) {
 	}
 	p.keep(server)
 	defer func() { _ = server.Close() }()
-	var committing atomic.Bool
+	var committing atomic.Pointer[chan struct{}]
 	var back sync.WaitGroup
 	back.Go(func() {
 		defer func() { _ = client.Close() }()
 		p.pass(server, client, func([]byte) bool {
-			if !committing.Load() {
-				return true
+			told := committing.Load()
+			if told != nil {
+				close(*told) // the server has answered
 			}
-			close(p.swallowed) // the server has answered
-			return false
+			return told == nil
 		})
 	})
 	recorded := false
 	p.pass(client, server, func(sent []byte) bool {
 		text := string(sent)
 		recorded = recorded || strings.Contains(text, "INSERT INTO") && strings.Contains(text, "sync_barrier_history")
-		if recorded && strings.Contains(text, "commit\x00") && p.swallow.CompareAndSwap(true, false) {
-			committing.Store(true)
+		if recorded && strings.Contains(text, "commit\x00") {
+			committing.Store(p.swallow.Swap(nil))
 		}
 		return true
 	})

@@ -13,12 +13,14 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/manifest"
+	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/storage/postgres"
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
@@ -46,7 +48,7 @@ func (e *environment) testRest(t *testing.T) {
 //
 //	go test ./cmd/manager -run '^$' -bench ManySyncSchemas -benchtime 1x -timeout 60m
 func BenchmarkManySyncSchemas(b *testing.B) {
-	e := newEnvironment(b)
+	e := newEnvironment(b, "config/no-webhook")
 	for b.Loop() {
 		e.atScale(b, scale{databases: 20, schemas: 50, resync: time.Minute, patience: 20 * time.Minute})
 	}
@@ -76,7 +78,7 @@ func (e *environment) atScale(t testing.TB, s scale) {
 	m.await("all gates to be open", func(schema *v1alpha1.SyncSchema) bool {
 		return schema.Status.GateOpen != nil && *schema.Status.GateOpen
 	})
-	t.Logf("%d barriers took %v", s.databases*s.schemas, time.Since(started).Round(time.Second))
+	t.Logf("%d SyncSchemas were Ready after %v", s.databases*s.schemas, time.Since(started).Round(time.Second))
 
 	m.awaitLooks() // events follow the status, and so does the first look at it
 	before := len(e.writes(m.namespace))
@@ -101,53 +103,83 @@ func (e *environment) atScale(t testing.TB, s scale) {
 	m.expectBounds("with a database that does not answer")
 }
 
-func open(t testing.TB, url string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() }) // the database goes anyway
-	return db
-}
-
-// makeDatabases makes the databases with their schemas, and the SyncSchemas. The last database is behind a proxy, which is another server to
-// the manager.
-func (m *many) makeDatabases(server *testdb.Server) *proxy {
-	m.t.Helper()
-	var last *proxy
-	for n := range m.databases {
-		url := server.Database(m.t)
-		db := open(m.t, url)
-		if n == m.databases-1 {
-			last, url = newProxy(m.t, url)
-		}
-		secret := fmt.Sprintf("database-%d", n)
-		made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: secret}, StringData: map[string]string{"uri": url}}
-		if err := m.client.Create(m.t.Context(), made); err != nil {
-			m.t.Fatal(err)
-		}
-		var objects, schemas strings.Builder
-		for i := range m.schemas {
-			fmt.Fprintf(&schemas, "CREATE SCHEMA s%d;\n", i)
-			fmt.Fprintf(&objects, `
+// document is the SyncSchema for a schema of a database.
+func (m *many) document(database, schema int) string {
+	return fmt.Sprintf(`
 apiVersion: syncbarrier.dev/v1alpha1
 kind: SyncSchema
 metadata: {name: clinic-%d-%d, namespace: %s}
 spec:
-  database: {postgres: {schema: s%d, urlFrom: {secretKeyRef: {name: %s, key: uri}}}}
+  database: {postgres: {schema: s%d, urlFrom: {secretKeyRef: {name: database-%d, key: uri}}}}
   version: 1
   tables:
   - {name: todos, columns: [{name: id, type: integer}, {name: title, type: string}], primaryKey: [id]}
----
-`, n, i, m.namespace, i, secret)
+`, database, schema, m.namespace, schema, database)
+}
+
+// makeDatabases makes the databases with their schemas at version 1, which belongs to nobody yet, and the SyncSchemas. The last database is
+// behind a proxy, which is another server to the manager.
+func (m *many) makeDatabases(server *testdb.Server) *proxy {
+	m.t.Helper()
+	const template = "migrated"
+	m.run(m.admin, "CREATE DATABASE "+template)
+	for i := range m.schemas {
+		m.migrate(server.DSN(template), i)
+	}
+	var last *proxy
+	for n := range m.databases {
+		name := fmt.Sprintf("clinics_%d", n)
+		m.run(m.admin, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		url := server.DSN(name)
+		if n == m.databases-1 {
+			last, url = newProxy(m.t, url)
 		}
-		if _, err := db.ExecContext(m.t.Context(), schemas.String()); err != nil {
-			m.t.Fatal(err)
+		m.secret(m.t, m.namespace, fmt.Sprintf("database-%d", n), url)
+		var objects []string
+		for i := range m.schemas {
+			objects = append(objects, m.document(n, i))
 		}
-		m.kubectl(m.t, objects.String(), "apply", "--server-side", "-f", "-")
+		m.kubectl(m.t, strings.Join(objects, "---"), "apply", "--server-side", "-f", "-")
 	}
 	return last
+}
+
+func (m *many) run(db *sql.DB, statement string) {
+	m.t.Helper()
+	if _, err := db.ExecContext(m.t.Context(), statement); err != nil {
+		m.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// migrate makes a schema in a database and brings it to version 1.
+func (m *many) migrate(url string, schema int) {
+	m.t.Helper()
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	name := fmt.Sprintf("s%d", schema)
+	m.run(db, "CREATE SCHEMA "+name)
+	if err := db.Close(); err != nil { // who is connected keeps a template from being copied
+		m.t.Fatal(err)
+	}
+	file, err := manifest.Parse(strings.NewReader(m.document(0, schema)), name)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	target, _, err := manifest.Convert(file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	target.Owner = storage.Owner{}
+	store, err := postgres.Open(m.t.Context(), postgres.Config{URL: url, Schema: name})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer store.Close()
+	if _, err := store.EnsureSchema(m.t.Context(), target, storage.Attempt{Number: 1}); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // count looks at how many connections the manager has, until it is told to end.

@@ -3,36 +3,31 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/expr-lang/expr"
-	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
+	"github.com/syncbarrier/syncbarrier/internal/testforeign"
 )
 
-// analysisMetric is what of a metric of Argo Rollouts its controller goes by.
+// analysisMetric is what of a metric of Argo Rollouts ends an analysis.
 type analysisMetric struct {
-	SuccessCondition        string `json:"successCondition"`
-	FailureCondition        string `json:"failureCondition"`
-	FailureLimit            int    `json:"failureLimit"`
-	InconclusiveLimit       int    `json:"inconclusiveLimit"`
-	ConsecutiveSuccessLimit int    `json:"consecutiveSuccessLimit"`
-	ConsecutiveErrorLimit   *int   `json:"consecutiveErrorLimit"`
-	Count                   int    `json:"count"`
+	FailureLimit            int  `json:"failureLimit"`
+	InconclusiveLimit       int  `json:"inconclusiveLimit"`
+	ConsecutiveSuccessLimit int  `json:"consecutiveSuccessLimit"`
+	ConsecutiveErrorLimit   *int `json:"consecutiveErrorLimit"`
+	Count                   int  `json:"count"`
 	Provider                struct {
 		Web struct {
-			URL      string `json:"url"`
-			JSONPath string `json:"jsonPath"`
+			URL string `json:"url"`
 		} `json:"web"`
 	} `json:"provider"`
 }
@@ -48,69 +43,25 @@ const (
 	running      phase = "Running"
 )
 
-// measure does what the web metric of Argo Rollouts is documented to do (argoproj.github.io/argo-rollouts/analysis/web): GET, an error unless the
-// status is 2xx and the body is JSON, a part of it by JSON path, and the conditions on it as `result`. With a successCondition alone what is no
-// success is a failure; with both, what is neither is inconclusive.
-func (m analysisMetric) measure(ctx context.Context, url string) phase {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return errored
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return errored
-	}
-	defer response.Body.Close()
-	var body any
-	if err := json.NewDecoder(response.Body).Decode(&body); err != nil || response.StatusCode/100 != 2 {
-		return errored
-	}
-	path := jsonpath.New("metric")
-	if err := path.Parse(m.Provider.Web.JSONPath); err != nil {
-		return errored
-	}
-	results, err := path.FindResults(body)
-	if err != nil || len(results) == 0 || len(results[0]) == 0 {
-		return errored
-	}
-	environment := map[string]any{"result": results[0][0].Interface()}
-	success, err := evaluate(m.SuccessCondition, environment)
-	if err != nil {
-		return errored
-	}
-	failure := !success
-	if m.FailureCondition != "" {
-		if failure, err = evaluate(m.FailureCondition, environment); err != nil {
-			return errored
+// measure has the web metric of the sample ask each URL for a measurement, by the code of Argo Rollouts.
+func measure(t *testing.T, program, template string, urls ...string) (measurements []phase) {
+	t.Helper()
+	output := testforeign.Run(t, strings.Join(urls, "\n")+"\n", program, template)
+	for line := range strings.Lines(output) {
+		word, message, _ := strings.Cut(strings.TrimSpace(line), " ")
+		measurements = append(measurements, phase(word))
+		if phase(word) == errored {
+			t.Logf("measurement: %s", message)
 		}
 	}
-	switch {
-	case failure:
-		return failed
-	case success:
-		return successful
-	default:
-		return inconclusive
+	if len(measurements) != len(urls) {
+		t.Fatalf("%d URLs were measured %q", len(urls), measurements)
 	}
+	return measurements
 }
 
-func evaluate(condition string, environment map[string]any) (bool, error) {
-	program, err := expr.Compile(condition, expr.Env(environment))
-	if err != nil {
-		return false, err
-	}
-	result, err := expr.Run(program, environment)
-	if err != nil {
-		return false, err
-	}
-	yes, ok := result.(bool)
-	if !ok {
-		return false, fmt.Errorf("%s is %v, and no bool", condition, result)
-	}
-	return yes, nil
-}
-
-// assess is what a run of measurements comes to, by the limits as they are documented (argoproj.github.io/argo-rollouts/features/analysis).
+// assess is what a run of measurements comes to, by the limits as they are documented (argoproj.github.io/argo-rollouts/features/analysis):
+// that part of Argo Rollouts comes with the clients of fourteen monitoring systems (docs/decisions/0009).
 func (m analysisMetric) assess(measurements []phase) phase {
 	var failures, unclear, successes, errorsInRow, counted int
 	for _, measurement := range measurements {
@@ -197,14 +148,24 @@ func (e *environment) testRolloutTools(t *testing.T, address string) {
 		t.Fatalf("the hook of the sample is %s", hook.Type)
 	}
 
+	root, err := testcluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := testforeign.Build(t, "rollouts")
+	measure := func(urls ...string) []phase {
+		t.Helper()
+		return measure(t, program, filepath.Join(root, "config", "rollouts", "argo-rollouts.yaml"), urls...)
+	}
+
 	namespace := e.namespace(t)
 	e.database(t, namespace)
 	e.apply(t, namespace, 1, "")
 	e.status(t, namespace, "GateOpen")
 	argo, flagger := here(metric.Provider.Web.URL, address, namespace, "2"), here(hook.URL, address, namespace, "2")
-	var measurements []phase
-	for range 10 { // more than any default limit
-		measurements = append(measurements, metric.measure(t.Context(), argo))
+	measurements := measure(slices.Repeat([]string{argo}, 10)...) // more than any default limit
+	if want := slices.Repeat([]phase{inconclusive}, 10); !slices.Equal(measurements, want) {
+		t.Errorf("a closed gate is measured %q, want that it decides nothing", measurements)
 	}
 	if got := metric.assess(measurements); got != running {
 		t.Errorf("ten answers of a closed gate, %q, make the analysis %s, want that it goes on", measurements, got)
@@ -212,19 +173,25 @@ func (e *environment) testRolloutTools(t *testing.T, address string) {
 	if got := confirm(t, flagger); got != http.StatusServiceUnavailable {
 		t.Errorf("Flagger is answered %d by a closed gate, want 503", got)
 	}
-	if got := metric.assess(append(measurements, metric.measure(t.Context(), "http://127.0.0.1:1/"))); got != running {
-		t.Errorf("an operator that is away makes the analysis %s, want that it goes on", got)
+	away := strings.Replace(argo, address, "127.0.0.1:1", 1) // nobody listens there
+	closed := strings.Replace(argo, "/v1/gate/", "/gate/", 1)
+	for what, url := range map[string]string{"an operator that is away": away, "an answer of 503": closed} {
+		measured := measure(url)
+		if got := metric.assess(append(measurements, measured...)); measured[0] != errored || got != running {
+			t.Errorf("%s is measured %q and makes the analysis %s, want an error, and that it goes on", what, measured, got)
+		}
 	}
 
 	e.apply(t, namespace, 2, "")
 	e.status(t, namespace, "GateOpen")
 	begun := time.Now()
 	waitFor(t, "Flagger to be let go", func(context.Context) (bool, error) { return confirm(t, flagger) == http.StatusOK, nil })
-	if late := time.Since(begun); late > 2*time.Second {
+	if late := time.Since(begun); late > 3*time.Second {
 		t.Errorf("the gate says that it is open %v after it is", late)
 	}
-	if got := metric.assess(append(measurements, metric.measure(t.Context(), argo))); got != successful {
-		t.Errorf("an open gate makes the analysis %s, want it to end", got)
+	measured := measure(argo)
+	if got := metric.assess(append(measurements, measured...)); measured[0] != successful || got != successful {
+		t.Errorf("an open gate is measured %q and makes the analysis %s, want it to end", measured, got)
 	}
 }
 

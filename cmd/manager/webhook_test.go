@@ -19,7 +19,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,7 +35,7 @@ const (
 // TestWebhook has an API server call the program's webhook, with the certificate that the program makes. Its parts come one after the other:
 // before a manager runs, while one does, and once it is gone.
 func TestWebhook(t *testing.T) {
-	e := newEnvironment(t)
+	e := newEnvironment(t, "config/default")
 	e.kubectl(t, kustomize(t, "config/start-gate"), "apply", "-f", "-")
 	port := e.routeWebhook(t)
 	e.kubectl(t, "", "create", "namespace", "shop")
@@ -50,8 +49,12 @@ func TestWebhook(t *testing.T) {
 	t.Run("pods get the gate that they ask for, once, and others stay as they are", e.testWebhookPods)
 	t.Run("pods that others make get it too, and those of Jobs do not", e.testWebhookWorkloads)
 	t.Run("an approval takes the right to approve, and carries the name of who made it", e.testApprovals)
+	second := e.newReplica(t, "webhook")
+	t.Run("of two replicas both serve the webhook and the gate, whoever leads", func(t *testing.T) { e.testReplicas(t, port, second) })
 	t.Run("a certificate that ends, or is lost, is replaced while the manager goes on", e.testRotation)
 	t.Run("a caBundle that was cleared comes back", e.testClearedBundle)
+	t.Run("the other replica serves with the new certificate too", func(t *testing.T) { e.testReplicas(t, port, second) })
+	second.end(t)
 	t.Run("the manager may take a start gate away and change nothing else of a pod", e.testStartGatePolicy)
 	t.Run("a pod with the start gate is scheduled once its database is migrated, and Ready later", e.testStartGate)
 	t.Run("a bypass and the mode Report open pods, and not the gate of the database", e.testDecisionsAreOfPods)
@@ -141,13 +144,19 @@ func (e *environment) routeWebhook(t *testing.T) int {
 	}
 	e.kubectl(t, "", "delete", "service", "syncbarrier-webhook", "-n", systemNamespace)
 	e.kubectl(t, "", "create", "service", "externalname", "syncbarrier-webhook", "-n", systemNamespace, "--external-name=localhost")
+	e.routeTo(t, port)
+	return port
+}
+
+// routeTo has the API server reach the webhook at a port.
+func (e *environment) routeTo(t *testing.T, port int) {
+	t.Helper()
 	for kind, hooks := range map[string]int{"mutatingwebhookconfiguration": 2, "validatingwebhookconfiguration": 1} {
 		for i := range hooks {
 			e.kubectl(t, "", "patch", kind, "syncbarrier", "--type=json",
 				"-p", fmt.Sprintf(`[{"op": "replace", "path": "/webhooks/%d/clientConfig/service/port", "value": %d}]`, i, port))
 		}
 	}
-	return port
 }
 
 // newPod is a pod that nothing forbids; labelled, it asks for the gate.
@@ -383,26 +392,7 @@ func (e *environment) testClearedBundle(t *testing.T) {
 }
 
 func (e *environment) testWebhookRights(t *testing.T) {
-	requests := e.cluster.Requests(systemNamespace, account)
-	var role rbacv1.Role
-	if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "syncbarrier-webhook"}, &role); err != nil {
-		t.Fatal(err)
-	}
-	var clusterRole rbacv1.ClusterRole
-	if err := e.client.Get(t.Context(), types.NamespacedName{Name: "syncbarrier-webhook"}, &clusterRole); err != nil {
-		t.Fatal(err)
-	}
-	unused := testcluster.Unused(append(role.Rules, clusterRole.Rules...), requests)
-	// An API server that streams what there is to watch is not asked for a list before; an older one is.
-	unused = slices.DeleteFunc(unused, func(right string) bool { return right == "list core/secrets" })
-	if len(unused) > 0 {
-		t.Errorf("rights that the webhook did not need: %q", unused)
-	}
-	for _, request := range requests {
-		if !request.Allowed {
-			t.Errorf("the manager asked for what it may not: %+v", request)
-		}
-	}
+	e.expectRightsUsed(t, "syncbarrier-manager", "syncbarrier-self", "syncbarrier-metrics-auth") // TestManager looks at these
 }
 
 // testOtherNames builds the overlay that a user writes, and has the API server check all of it.

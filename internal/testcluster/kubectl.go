@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -31,6 +32,10 @@ func (c *Cluster) Kubectl(stdin string, args ...string) (string, error) {
 	}
 	return output.String(), nil
 }
+
+// KubectlFolder returns the folder of the real kubectl, for the search path of
+// programs that run it.
+func (c *Cluster) KubectlFolder() string { return filepath.Dir(c.programs["kubectl"]) }
 
 // InstallCRDs applies the project's CustomResourceDefinitions and returns once
 // the API server serves them.
