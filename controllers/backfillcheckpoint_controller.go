@@ -46,6 +46,7 @@ type BackfillCheckpointReconciler struct {
 	Jitter func() float64
 
 	statuses statusWriter
+	untold   untold
 	gone     departures
 	claims   claims
 	rates    rates
@@ -66,6 +67,7 @@ func (r *BackfillCheckpointReconciler) Reconcile(ctx context.Context, request ct
 	}
 	pass := r.begin(&object)
 	defer pass.end()
+	defer func() { r.untold.keep(object.UID, pass.events) }() // of a pass that could not tell them
 	if err := r.run(ctx, pass); err != nil {
 		return ctrl.Result{}, fmt.Errorf("BackfillCheckpoint %s: %w", request.NamespacedName, err)
 	}
@@ -75,7 +77,7 @@ func (r *BackfillCheckpointReconciler) Reconcile(ctx context.Context, request ct
 // run goes through the phases until one is in the way.
 func (r *BackfillCheckpointReconciler) run(ctx context.Context, pass *checkpointPass) error {
 	for _, phase := range []checkpointPhase{
-		r.findSchema, r.connect, r.observe, r.declare, r.compare, r.finish, r.settings, r.suspend, r.work,
+		r.findSchema, r.connect, r.observe, r.refuse, r.declare, r.compare, r.finish, r.settings, r.suspend, r.work,
 	} {
 		if err := pass.take(phase(ctx, pass)); err != nil {
 			return err

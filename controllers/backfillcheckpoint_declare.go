@@ -38,7 +38,25 @@ func (r *BackfillCheckpointReconciler) findSchema(ctx context.Context, pass *che
 		return nil, err
 	}
 	_, refused := acceptStandalone(&schema.Spec, all)
-	return refused[pass.object.UID], nil
+	pass.refused = refused[pass.object.UID]
+	return nil, nil
+}
+
+// refuse ends the pass of a standalone checkpoint that does not fit its schema. One that is activated with this very content stays so: a later version
+// may have retired the tables that it speaks of.
+func (r *BackfillCheckpointReconciler) refuse(_ context.Context, pass *checkpointPass) (*verdict, error) {
+	if pass.refused == nil {
+		return nil, nil
+	}
+	p := pass.progress
+	if p == nil || pass.refused.reason == v1alpha1.ReasonConflict || p.Definition.Hash != contentHash(&pass.object.Spec.Checkpoint) {
+		pass.progress = nil // another's, under the same name
+		return pass.refused, nil
+	}
+	if p.Total > 0 && p.Activated == p.Total {
+		return nil, nil
+	}
+	return pass.refused, nil
 }
 
 func (r *BackfillCheckpointReconciler) connect(ctx context.Context, pass *checkpointPass) (*verdict, error) {
@@ -89,11 +107,14 @@ func (r *BackfillCheckpointReconciler) declare(ctx context.Context, pass *checkp
 	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
 		return v, err
 	}
+	if v, err := r.tryJob(ctx, pass, r.jobInput(pass)); v != nil || err != nil {
+		return v, err // what no worker can be made for closes no gate
+	}
 	definition, tables := pass.definition()
 	if _, err := pass.lease.Store.DeclareCheckpoint(ctx, definition, tables); err != nil {
 		return nil, fmt.Errorf("declare: %w", err)
 	}
-	pass.events = append(pass.events, notice{reason: "Declared", action: "Declare",
+	pass.events = append(pass.events, notice{reason: eventDeclared, action: "Declare",
 		note: fmt.Sprintf("declared at version %d, while its gate was closed", version)})
 	return r.observe(ctx, pass)
 }

@@ -25,6 +25,7 @@ type checkpointPass struct {
 	verdict  *verdict
 
 	schema     *v1alpha1.SyncSchema        // set by findSchema
+	refused    *verdict                    // set by findSchema: why a standalone checkpoint does not fit its schema; nil: it does
 	connection Connection                  // set by connect
 	lease      *Lease                      // set by connect; nil: no connection
 	progress   *storage.CheckpointProgress // set by observe; nil: not declared, or not read
@@ -108,6 +109,7 @@ type rememberedClaim struct {
 	claim      storage.Claim
 	connection Connection
 	hasJob     bool // one was made for it
+	told       bool // and its event is told, or kept to be
 }
 
 func (c *claims) get(uid types.UID) (rememberedClaim, bool) {
@@ -126,11 +128,27 @@ func (c *claims) put(uid types.UID, claim storage.Claim, connection Connection) 
 	c.of[uid] = rememberedClaim{claim: claim, connection: connection}
 }
 
+// seen remembers a claim that a Job works on, whoever made it: an operator that was started again ends it with the object all the same. The
+// connection is the newest, for a password may have been rotated since.
+func (c *claims) seen(uid types.UID, of storage.Definition, token string, connection Connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[types.UID]rememberedClaim{}
+	}
+	remembered := c.of[uid]
+	if remembered.claim.Token != token {
+		remembered.claim, remembered.told = storage.Claim{Name: of.Name, Version: of.Version, Token: token}, false
+	}
+	remembered.connection, remembered.hasJob = connection, true
+	c.of[uid] = remembered
+}
+
 func (c *claims) jobMade(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if remembered, ok := c.of[uid]; ok {
-		remembered.hasJob = true
+		remembered.hasJob, remembered.told = true, true
 		c.of[uid] = remembered
 	}
 }
@@ -153,6 +171,7 @@ func (r *BackfillCheckpointReconciler) forget(ctx context.Context, name types.Na
 		}
 		r.claims.forget(uid)
 		r.rates.forget(uid)
+		r.untold.take(uid)
 		r.statuses.forget(uid)
 	}
 	forgetCheckpoint(name.Namespace, name.Name, v1alpha1.KindBackfillCheckpoint)

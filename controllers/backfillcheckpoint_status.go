@@ -21,6 +21,12 @@ func (r *BackfillCheckpointReconciler) publish(ctx context.Context, pass *checkp
 	}
 	after := r.statusOf(pass)
 	flip := flipped(pass.before.Conditions, after.Conditions)
+	pass.events = append(r.untold.take(pass.object.UID), pass.events...)
+	forgotten, err := r.recall(ctx, pass)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	pass.events = append(pass.events, forgotten...)
 	wrote, again, err := r.statuses.write(ctx, r.Client, pass.now, statusChange{
 		object: pass.object, kind: v1alpha1.KindBackfillCheckpoint, before: &pass.before, after: &after, flipped: flip,
 	})
@@ -28,11 +34,14 @@ func (r *BackfillCheckpointReconciler) publish(ctx context.Context, pass *checkp
 		return ctrl.Result{}, err
 	}
 	r.showMetrics(pass, after)
-	events := pass.events
-	if wrote && flip {
-		events = append(events, eventOfVerdict(pass.before.Conditions, *pass.verdict)...)
+	if wrote || !flip {
+		events := pass.events
+		pass.events = nil
+		if wrote && flip {
+			events = append(events, eventOfVerdict(pass.before.Conditions, *pass.verdict)...)
+		}
+		emit(r.Events, pass.object, events)
 	}
-	emit(r.Events, pass.object, events)
 	next := pass.verdict.after
 	if next <= 0 {
 		next = spread(r.resync(), draw(r.Jitter))

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/manifest"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -43,6 +44,7 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 	for i := range jobs {
 		if _, token, ok := jobClaim(&jobs[i]); ok && token == pass.progress.ClaimToken {
 			pass.job = &jobs[i]
+			r.claims.seen(pass.object.UID, pass.progress.Definition, token, pass.connection)
 		}
 	}
 	outlook, err := readJobState(ctx, r.Live, pass.job)
@@ -55,7 +57,7 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 // follow does what the state of the Job asks for.
 func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpointPass, outlook jobOutlook, jobs []batchv1.Job) (*verdict, error) {
 	finishedAt, failures := lastFailure(jobs)
-	asked := r.retryAsked(pass, finishedAt)
+	asked, _ := pass.retryAsked(finishedAt)
 	over := pass.job == nil || finished(pass.job)
 	switch {
 	case outlook.Next == jobRestart || over && pass.progress.Unverifiable > 0:
@@ -69,7 +71,7 @@ func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpo
 	case outlook.Next == jobReplaceLater:
 		if wait := replacePause(failures) - pass.now.Sub(finishedAt); wait > 0 && !asked {
 			pass.hold = outlook.Message
-			return reconciling(wait, outlook.Reason, "%s; another Job is made after a pause", outlook.Message), nil
+			return reconciling(pass.untilRetry(finishedAt, wait), outlook.Reason, "%s; another Job is made after a pause", outlook.Message), nil
 		}
 		return r.claimAndMake(ctx, pass, jobs, false)
 	case outlook.Next == jobStall:
@@ -115,7 +117,7 @@ func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *chec
 func (r *BackfillCheckpointReconciler) stall(pass *checkpointPass, finishedAt time.Time, reason, message string) *verdict {
 	pass.hold = message
 	v := stalled(reason, "%s", message)
-	v.after = max(time.Second, r.resync()-pass.now.Sub(finishedAt))
+	v.after = pass.untilRetry(finishedAt, max(time.Second, r.resync()-pass.now.Sub(finishedAt)))
 	return v
 }
 
@@ -150,10 +152,7 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 	if v, err := pass.mayChange(ctx, r.Cluster); v != nil || err != nil {
 		return v, err
 	}
-	input := workerJobInput{
-		Checkpoint: pass.object, Database: pass.schema.Spec.Database.Postgres, Worker: pass.schema.Spec.Worker, ClaimToken: "try", ClaimNumber: 1,
-		Parallelism: int32(pass.progress.Settings.WithDefaults().Parallelism), Image: r.Image, PullPolicy: r.PullPolicy,
-	}
+	input := r.jobInput(pass)
 	if v, err := r.tryJob(ctx, pass, input); v != nil || err != nil {
 		return v, err // a Job that cannot be made takes the work from nobody
 	}
@@ -174,11 +173,7 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 	}
 	r.claims.jobMade(pass.object.UID)
 	pass.job = job
-	what := "made Job %s for claim %d"
-	if restart {
-		what = "the log could not answer, so the pass begins again: made Job %s for claim %d"
-	}
-	pass.events = append(pass.events, notice{reason: "JobCreated", action: "Claim", note: fmt.Sprintf(what, job.Name, input.ClaimNumber)})
+	pass.events = append(pass.events, jobNotice(job.Name, input.ClaimNumber, restart))
 	for i := range jobs {
 		if !finished(&jobs[i]) && jobs[i].Name != job.Name {
 			if err := r.deleteJob(ctx, &jobs[i]); err != nil {
@@ -194,6 +189,18 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 		reason = v1alpha1.ReasonSourceChanged
 	}
 	return reconciling(spread(watchEvery, draw(r.Jitter)), reason, "Job %s is made", job.Name), nil
+}
+
+// jobInput is what a Job of the checkpoint is made from, with a claim to try it with.
+func (r *BackfillCheckpointReconciler) jobInput(pass *checkpointPass) workerJobInput {
+	settings := manifest.Settings(&pass.object.Spec.Backfill)
+	if pass.progress != nil {
+		settings = pass.progress.Settings
+	}
+	return workerJobInput{
+		Checkpoint: pass.object, Database: pass.schema.Spec.Database.Postgres, Worker: pass.schema.Spec.Worker, ClaimToken: "try", ClaimNumber: 1,
+		Parallelism: int32(settings.WithDefaults().Parallelism), Image: r.Image, PullPolicy: r.PullPolicy,
+	}
 }
 
 // tryJob has the API server judge the Job that is to be made. A template that it refuses is a person's to put right; an admission or a quota
@@ -312,13 +319,26 @@ func replacePause(failures int) time.Duration {
 	return min(longestReplace, shortestReplace<<max(0, failures-1))
 }
 
-// retryAsked says whether a person asked, on the checkpoint or on its schema, for another attempt since the last one ended.
-func (r *BackfillCheckpointReconciler) retryAsked(pass *checkpointPass, since time.Time) bool {
-	for _, annotations := range []map[string]string{pass.object.Annotations, pass.schema.Annotations} {
-		asked, err := time.Parse(time.RFC3339, annotations[AnnotationRetry])
-		if err == nil && !since.IsZero() && !asked.Before(since) {
-			return true
+// retryAsked says whether a person asked, on the checkpoint or on its schema, for another attempt since the last one ended. A time that is still
+// to come asks for one then, and not for every one until then; in is how long that is, 0 for never.
+func (p *checkpointPass) retryAsked(since time.Time) (asked bool, in time.Duration) {
+	for _, annotations := range []map[string]string{p.object.Annotations, p.schema.Annotations} {
+		at, err := time.Parse(time.RFC3339, annotations[AnnotationRetry])
+		switch {
+		case err != nil || since.IsZero() || at.Before(since):
+		case !at.After(p.now):
+			asked = true
+		case in == 0 || at.Sub(p.now) < in:
+			in = at.Sub(p.now)
 		}
 	}
-	return false
+	return asked, in
+}
+
+// untilRetry shortens a pause to the moment that a person asked for.
+func (p *checkpointPass) untilRetry(since time.Time, pause time.Duration) time.Duration {
+	if _, in := p.retryAsked(since); in > 0 {
+		return min(pause, in)
+	}
+	return pause
 }

@@ -72,6 +72,8 @@ var stalledReasons = map[storage.Class]string{
 	storage.ClassGuarded:      v1alpha1.ReasonConflict,
 	storage.ClassNewerCatalog: v1alpha1.ReasonConflict,
 	storage.ClassFenced:       v1alpha1.ReasonFenceBroken,
+	// A defect, or what the database says and this program has no word for: nobody can say that it passes by itself.
+	storage.ClassInternal: v1alpha1.ReasonInternal,
 }
 
 // defaultRetry is the pause after something that passes and says nothing of its own about when.
@@ -91,6 +93,10 @@ func judge(err error, underway string) *verdict {
 		// The API server refuses what we make of the spec: one that was stored under another definition may hold anything.
 		return stalled(v1alpha1.ReasonInvalidSpec, "%s", err)
 	case !errors.As(err, &refused):
+		if apierrors.IsForbidden(err) {
+			// A right that the operator lacks, or an admission: nobody hears of it unless it is shown. Its words name the right.
+			return reconciling(defaultRetry, underway, "the API server does not let the operator do its work: %s", err)
+		}
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return reconciling(defaultRetry, v1alpha1.ReasonCancelled, "%s", err)
 		}

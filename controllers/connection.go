@@ -135,6 +135,9 @@ func missingOr(err error, kind, name string) error {
 	if apierrors.IsNotFound(err) {
 		return missing("there is no %s %q in this namespace", kind, name)
 	}
+	if apierrors.IsForbidden(err) {
+		return missing("the operator may not read the %s %q: %v", kind, name, err)
+	}
 	return fmt.Errorf("read %s %q: %w", kind, name, err)
 }
 

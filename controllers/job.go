@@ -3,7 +3,6 @@ package controllers
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -169,23 +168,6 @@ func jobClaim(job *batchv1.Job) (number int64, token string, ok bool) {
 	number, err := strconv.ParseInt(job.Labels[labelClaim], 10, 64)
 	token = job.Annotations[annotationToken]
 	return number, token, err == nil && token != ""
-}
-
-// askedBy stands for the part of a SyncSchema that a Job is made from and cannot follow: where the database is, and the template of its
-// pods. The operator's image is no part of it, so a new operator replaces no Job.
-func askedBy(database *v1alpha1.PostgresDatabase, worker *v1alpha1.Worker) string {
-	text, err := json.Marshal([]any{database, worker})
-	if err != nil {
-		return "" // a template that is no JSON, which the API server does not store
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
-}
-
-// stillAsked says whether a Job is what would be made now. One that does not say what asked for it was made by another operator, and is.
-func stillAsked(job *batchv1.Job, database *v1alpha1.PostgresDatabase, worker *v1alpha1.Worker) bool {
-	by, said := job.Annotations[annotationAsked]
-	return !said || by == askedBy(database, worker)
 }
 
 // refuseTemplate says what is wrong with a template of the spec.

@@ -147,9 +147,35 @@ func TestAJobIsAskedForAsLongAsDatabaseAndTemplateAreTheSame(t *testing.T) {
 	case stillAsked(job, in.Database, other.Worker) || stillAsked(job, in.Database, nil):
 		t.Error("another template is not noticed")
 	}
-	delete(job.Annotations, annotationAsked)
-	if !stillAsked(job, ofParts(), nil) {
-		t.Error("a Job of an operator that did not note it is not left alone")
+	same, reordered := template(t, "{spec: {priorityClassName: low}, metadata: {labels: {a: b}}}"), runtime.RawExtension{
+		Raw: []byte("{ \"metadata\": {\"labels\": {\"a\": \"b\"}},\n \"spec\": {\"priorityClassName\": \"low\"} }"),
+	}
+	defaults := *in.Database
+	defaults.Schema, defaults.Pooler = "", ""
+	switch {
+	case askedBy(in.Database, &v1alpha1.Worker{Template: &same}) != askedBy(in.Database, &v1alpha1.Worker{Template: &reordered}):
+		t.Error("the order of keys counts")
+	case askedBy(&defaults, nil) != askedBy(in.Database, nil) || askedBy(in.Database, &v1alpha1.Worker{}) != askedBy(in.Database, nil):
+		t.Error("what is written out counts otherwise than what is left out and means the same")
+	}
+	for _, by := range []string{"", "e3a792e533679f01", "2-e3a792e533679f01"} {
+		job.Annotations[annotationAsked] = by
+		if !stillAsked(job, ofParts(), nil) {
+			t.Errorf("a Job of an operator that noted %q is not left alone", by)
+		}
+	}
+}
+
+// A hash that comes out otherwise replaces every Job that runs when the operator is upgraded. So these stand here as they are: whoever changes
+// what is hashed changes askedForm with it.
+func TestWhatAJobIsAskedByIsTheSameFromOneOperatorToTheNext(t *testing.T) {
+	for want, in := range map[string]workerJobInput{
+		"1-803e1208839828e7": withWorker(t, `{spec: {priorityClassName: low}, metadata: {labels: {a: b}}}`),
+		"1-807da31254013473": {Database: ofParts()},
+	} {
+		if got := askedBy(in.Database, in.Worker); got != want {
+			t.Errorf("it is %s, and was %s", got, want)
+		}
 	}
 }
 

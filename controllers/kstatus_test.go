@@ -28,7 +28,7 @@ var (
 	}
 	failedReasons = []string{
 		"InvalidSpec", "InvalidSQL", "NotTransactional", "VersionRegression", "ContentDrift", "LayoutMismatch", "Conflict", "FenceBroken",
-		"VerificationFailed", "NotConverging", "Unverifiable", "CheckpointOrphaned",
+		"VerificationFailed", "NotConverging", "Unverifiable", "CheckpointOrphaned", "Internal",
 	}
 )
 

@@ -43,6 +43,8 @@ var suite struct {
 	admin client.Client
 	// operator reads from the API server and may do what the generated role says.
 	operator client.WithWatch
+	// nobody may do nothing.
+	nobody client.Client
 	// operatorConfig is for a manager that a spec starts.
 	operatorConfig *rest.Config
 	// identity is the cluster's, as an owner of databases.
@@ -73,9 +75,19 @@ var _ = BeforeSuite(func(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	suite.operator, err = client.NewWithWatch(suite.operatorConfig, client.Options{Scheme: suite.scheme})
 	Expect(err).NotTo(HaveOccurred())
+	suite.nobody, err = client.New(suite.cluster.ServiceAccount("kube-public", nobodyAccount(ctx)), client.Options{Scheme: suite.scheme})
+	Expect(err).NotTo(HaveOccurred())
 	suite.identity, err = ClusterIdentity(ctx, suite.operator)
 	Expect(err).NotTo(HaveOccurred())
 }, NodeTimeout(5*time.Minute))
+
+// nobodyAccount makes a ServiceAccount that no role is bound to.
+func nobodyAccount(ctx context.Context) string {
+	GinkgoHelper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "nobody"}}
+	Expect(suite.admin.Create(ctx, account)).To(Succeed())
+	return account.Name
+}
 
 var _ = ReportAfterEach(func(report SpecReport) {
 	suite.failed = suite.failed || report.Failed()

@@ -117,7 +117,7 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 	pass.attempt.fence = nil // it is another one now
 	r.attempts.put(pass.object.UID, pass.attempt)
 	countBarrier(pass.object.Namespace, pass.object.Name, result)
-	pass.events = append(pass.events, notice{reason: v1alpha1.ReasonMigrated, action: "Migrate", note: describeBarrier(result)})
+	pass.events = append(pass.events, migratedNotice(result))
 	for _, warning := range result.Warnings {
 		pass.events = append(pass.events, notice{warning: true, reason: v1alpha1.ReasonMigrated, action: "Migrate", note: warning})
 	}

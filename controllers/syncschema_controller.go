@@ -69,6 +69,7 @@ type SyncSchemaReconciler struct {
 	attempts attempts
 	advices  advices
 	statuses statusWriter
+	untold   untold
 	gone     departures
 	woken    chan event.GenericEvent // set by SetupWithManager
 }
@@ -98,6 +99,7 @@ func (r *SyncSchemaReconciler) Reconcile(ctx context.Context, request ctrl.Reque
 	pass := r.begin(&object)
 	defer pass.end()
 	defer func() { r.advices.put(object.UID, pass.advice) }()
+	defer func() { r.untold.keep(object.UID, pass.events) }() // of a pass that could not tell them
 	if err := r.run(ctx, pass); err != nil {
 		return ctrl.Result{}, fmt.Errorf("SyncSchema %s: %w", request.NamespacedName, err)
 	}
@@ -131,6 +133,7 @@ func (r *SyncSchemaReconciler) forget(name types.NamespacedName) {
 	for _, uid := range r.gone.take(name) {
 		r.attempts.forget(uid)
 		r.advices.forget(uid)
+		r.untold.take(uid)
 		r.statuses.forget(uid)
 	}
 	forgetSchema(name.Namespace, name.Name, v1alpha1.KindSyncSchema)

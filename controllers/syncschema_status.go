@@ -19,6 +19,12 @@ func (r *SyncSchemaReconciler) publish(ctx context.Context, pass *schemaPass) (c
 	}
 	after := r.statusOf(pass)
 	flip := flipped(pass.before.Conditions, after.Conditions)
+	pass.events = append(r.untold.take(pass.object.UID), pass.events...)
+	forgotten, err := r.recall(ctx, pass, after.Conditions)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	pass.events = append(pass.events, forgotten...)
 	wrote, again, err := r.statuses.write(ctx, r.Client, pass.now, statusChange{
 		object: pass.object, kind: v1alpha1.KindSyncSchema, before: &pass.before, after: &after, flipped: flip,
 	})
@@ -26,11 +32,14 @@ func (r *SyncSchemaReconciler) publish(ctx context.Context, pass *schemaPass) (c
 		return ctrl.Result{}, err
 	}
 	r.showMetrics(pass)
-	events := slices.Concat(pass.events, pass.podEvents(after.Conditions))
-	if wrote && flip {
-		events = append(events, eventOfVerdict(pass.before.Conditions, *pass.verdict)...)
+	if wrote || !flip {
+		events := slices.Concat(pass.events, pass.podEvents(after.Conditions))
+		pass.events = nil
+		if wrote && flip {
+			events = append(events, eventOfVerdict(pass.before.Conditions, *pass.verdict)...)
+		}
+		emit(r.Events, pass.object, events)
 	}
-	emit(r.Events, pass.object, events)
 	return ctrl.Result{RequeueAfter: r.lookAgain(pass, again)}, nil
 }
 

@@ -47,7 +47,8 @@ const (
 	ReasonReadOnly = "ReadOnly"
 	// ReasonAuthenticationFailed appears when the server refused the credentials.
 	ReasonAuthenticationFailed = "AuthenticationFailed"
-	// ReasonSecretMissing appears when a Secret, ConfigMap or key that the spec names is missing or empty.
+	// ReasonSecretMissing appears when a Secret, ConfigMap or key that the spec names is missing or empty, or the operator may not read it;
+	// the message then names the right that it lacks.
 	ReasonSecretMissing = "SecretMissing"
 	// ReasonThrottled appears when a backfill stands still because of its own limits, such as the lag of a replica.
 	ReasonThrottled = "Throttled"
@@ -115,6 +116,9 @@ const (
 	ReasonUnverifiable = "Unverifiable"
 	// ReasonCheckpointOrphaned appears when a declared checkpoint has no object and no file that speaks of it any more.
 	ReasonCheckpointOrphaned = "CheckpointOrphaned"
+	// ReasonInternal appears when something failed that this program has no word for, such as a full disk, or a defect of its own; the
+	// message has the database's words. It is tried again at every resync.
+	ReasonInternal = "Internal"
 )
 
 // SyncSchema: Migrated.

@@ -129,7 +129,7 @@ func TestConditionsSayWhenTheyAreTrueAndReasonsWhenTheyAppear(t *testing.T) {
 	want(t, "reason", reasons, `LockTimeout Deadlock Serialization Cancelled ConnectionLost CommitUnknown ReadOnly AuthenticationFailed SecretMissing
 		Throttled WorkerPending WaitingForPods PreviousVersionOpen Migrating Preparing Backfilling CatchingUp SourceChanged Activating Finishing
 		ApprovalPending Suspended GateOpen Activated InvalidSpec InvalidSQL NotTransactional VersionRegression ContentDrift LayoutMismatch Conflict
-		FenceBroken VerificationFailed NotConverging Unverifiable CheckpointOrphaned`)
+		FenceBroken VerificationFailed NotConverging Unverifiable CheckpointOrphaned Internal`)
 }
 
 // want checks that every word of the design's table (docs/design.md section 7) is there.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
 )
 
@@ -187,11 +188,19 @@ type Status struct {
 func (s Status) LogGrowing() string {
 	for _, source := range s.Sources {
 		if source.LogRows >= MaxCountedLogRows {
-			return fmt.Sprintf("the log holds %d changes or more of captured table %q, %d MiB in all: let its checkpoint go on, abandon it, or prune",
-				source.LogRows, source.Table, s.LogBytes>>20)
+			return fmt.Sprintf("the log holds %d changes or more of captured table %q, %d MiB or more in all: let its checkpoint go on, abandon it, or prune",
+				source.LogRows, source.Table, roundedDown(s.LogBytes>>20))
 		}
 	}
 	return ""
+}
+
+// roundedDown gives the highest power of two that is not above n: a sentence about something that grows stays the same while it does.
+func roundedDown(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	return 1 << (bits.Len64(uint64(n)) - 1)
 }
 
 // SourceStatus is a table whose changes triggers write into the log, or wrote: its fence stays.
