@@ -39,7 +39,7 @@ func (c calm) Handle(ctx context.Context, record slog.Record) error {
 		return c.Handler.Handle(ctx, record)
 	}
 	record.Attrs(func(attr slog.Attr) bool {
-		if err, ok := attr.Value.Any().(error); ok && passes(err) {
+		if err, ok := attr.Value.Any().(error); ok && passes(record.Message, err) {
 			record.Level = slog.LevelInfo
 			return false
 		}
@@ -54,8 +54,22 @@ func (c calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{c.Handler.
 // WithGroup is like WithAttrs.
 func (c calm) WithGroup(name string) slog.Handler { return calm{c.Handler.WithGroup(name)} }
 
+// passing are errors of libraries that have no type, by the message that they are logged with and how they begin.
+var passing = map[string]string{
+	// The Secret of the webhook's certificate is shipped empty, and filled right after. cert-controller says so of one that was emptied too, and
+	// fills it again.
+	"secret is not well-formed, cannot update webhook configurations": "Cert secret is not well-formed",
+	// Who ends gives the lease up. One that was taken away ends the program, which logs that as what it is.
+	"error received after stop sequence was engaged": "leader election lost",
+}
+
 // passes says of an error of the API server that it is about two who wrote the same object, of whom one writes again (two replicas that make the
-// certificate, a status that was taken away), or about a namespace that is being deleted, which takes in no events.
-func passes(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+// certificate, a status that was taken away), or about a namespace that is being deleted, which takes in no events; and of others that they are
+// known to pass.
+func passes(message string, err error) bool {
+	if apierrors.IsConflict(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return true
+	}
+	begin, known := passing[message]
+	return known && strings.HasPrefix(err.Error(), begin)
 }
