@@ -29,7 +29,7 @@ var (
 	drivers    = []string{"database/sql", "github.com/jackc", "modernc.org"}
 	backends   = []string{"internal/storage/postgres", "internal/storage/sqlite"}
 	edges      = []string{"cmd", "controllers", "internal/cli", "internal/webhook"}
-	testOnly   = []string{"internal/testdb", "internal/testcluster", "internal/storage/storagetest", "testing"}
+	testOnly   = []string{"internal/testdb", "internal/testcluster", "internal/testforeign", "internal/storage/storagetest", "testing"}
 )
 
 // rules are the arrows: cmd -> controllers -> barrier, backfill -> storage <-
@@ -94,7 +94,7 @@ var rules = []rule{
 	},
 	{
 		from:      []string{"api", "cmd", "controllers", "internal", "pkg"},
-		except:    []string{"internal/testdb", "internal/testcluster", "internal/storage/storagetest"},
+		except:    []string{"internal/testdb", "internal/testcluster", "internal/testforeign", "internal/storage/storagetest"},
 		forbidden: testOnly,
 		because:   "what helps tests is not part of a program",
 	},

@@ -113,6 +113,7 @@ func labelsOf(t *testing.T, text string) map[string][]string {
 func TestAlertsAskForMetricsThatTheOperatorHas(t *testing.T) {
 	metrics := labelsOf(t, sources(t, "controllers/*.go", "internal/webhook/*.go"))
 	known := append(found(`Reason\w+ += "(\w+)"`, sources(t, "api/v1alpha1/*.go")), found(`Class\w+ +Class = "(\w+)"`, sources(t, "internal/storage/errors.go"))...)
+	known = append(known, found(`Kind\w+ += "(\w+)"`, sources(t, "api/v1alpha1/*.go"))...)
 	if len(metrics) < 15 || len(known) < 40 {
 		t.Fatalf("only %d metrics and %d reasons were found: this looks at nothing", len(metrics), len(known))
 	}
