@@ -39,6 +39,7 @@ type Databases struct {
 	refused map[poolKey]*breaker // credentials that a server refused
 	closed  bool
 	leases  sync.WaitGroup
+	closing sync.WaitGroup // Stores that are being closed beside everything else
 }
 
 // NewDatabases makes an empty set. A nil clock is the real one.
@@ -236,6 +237,7 @@ func (d *Databases) noteFailure(p *pool, err error, now time.Time) {
 	case storage.ClassConnectionLost:
 		p.server.healthy = false
 		p.server.breaker.trip(err, now, shortestBreak)
+		d.abandon(p.server)
 	case storage.ClassAuthenticationFailed:
 		refused, ok := d.refused[p.key]
 		if !ok {
@@ -243,6 +245,24 @@ func (d *Databases) noteFailure(p *pool, err error, now time.Time) {
 			d.refused[p.key] = refused
 		}
 		refused.trip(err, now, shortestRefusal)
+	}
+}
+
+// abandon takes all pools of a server out of the map. Their connections lead to the same dead end, and each would be waited for by a pass of its
+// own; so one pass finds out with a new connection whether the server is back. It is called with the lock held.
+func (d *Databases) abandon(at *server) {
+	if d.closed { // Close has them all
+		return
+	}
+	for key, p := range d.pools {
+		if p.server != at || p.store == nil {
+			continue
+		}
+		p.stale = true
+		delete(d.pools, key)
+		if p.leases == 0 {
+			d.closing.Go(p.store.Close)
+		}
 	}
 }
 
@@ -285,11 +305,10 @@ func (l *Lease) Release() {
 		p := l.pool
 		p.leases--
 		p.used = d.clock.Now()
-		last := p.stale && p.leases == 0
-		d.mu.Unlock()
-		if last {
-			p.store.Close()
+		if p.stale && p.leases == 0 {
+			d.closing.Go(p.store.Close) // which takes its time if the server does not answer
 		}
+		d.mu.Unlock()
 		d.leases.Done()
 	})
 }
@@ -347,9 +366,12 @@ func (d *Databases) Close() {
 	d.pools = map[poolKey]*pool{}
 	d.mu.Unlock()
 	for _, p := range pools {
-		<-p.opened
-		if p.store != nil {
-			p.store.Close()
-		}
+		d.closing.Go(func() {
+			<-p.opened
+			if p.store != nil {
+				p.store.Close()
+			}
+		})
 	}
+	d.closing.Wait()
 }

@@ -205,8 +205,10 @@ var _ = Describe("Databases", func() {
 		_, err := second.Store.Identity(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		second.Release()
-		_, err = second.Store.Identity(ctx)
-		Expect(err).To(HaveOccurred())
+		Eventually(func() error {
+			_, err := second.Store.Identity(ctx)
+			return err
+		}, time.Minute).Should(HaveOccurred())
 		third.Release()
 	})
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +23,9 @@ const (
 	// GateConnections is how many connections a pool for gates needs: its reads follow one another.
 	GateConnections = 1
 
-	readTimeout    = 3 * time.Second // of one read, connecting included
+	readTimeout    = 3 * time.Second // of one read
 	addressKept    = 5 * time.Second // how long an address from a Secret is used without reading the Secret again
+	problemKept    = time.Second     // how long the API server is not asked again after it failed to answer
 	wantedTogether = 2 * hotGate     // schemas of one database that were asked for within this time are read together
 )
 
@@ -41,6 +41,7 @@ type Gates struct {
 	mu        sync.Mutex
 	addresses map[types.NamespacedName]gateAddress
 	databases map[poolKey]*gateDatabase
+	rounds    rounds
 }
 
 // GateRead is what a read of a gate gave. A read that failed says nothing of the one before it.
@@ -50,29 +51,45 @@ type GateRead struct {
 	Problem string
 	// At is when the read began.
 	At time.Time
+
+	silent bool // the server gave no answer
 }
 
 // Start closes idle connections until ctx ends, and then all of them. It is a Runnable of a manager.
-func (g *Gates) Start(ctx context.Context) error { return g.Databases.Start(ctx) }
+func (g *Gates) Start(ctx context.Context) error {
+	defer context.AfterFunc(ctx, g.rounds.end)()
+	return g.Databases.Start(ctx)
+}
 
 // NeedLeaderElection says that every replica reads gates: those that do not lead answer by HTTP.
 func (g *Gates) NeedLeaderElection() bool { return false }
 
-// gateAddress is the address of an object's database, as its Secrets had it.
+// gateAddress is the address of an object's database, as its Secrets had it, or why there is none.
 type gateAddress struct {
 	uid        types.UID
 	generation int64
 	connection Connection
+	err        error
 	at         time.Time
+}
+
+// current says whether it still stands for an object.
+func (a gateAddress) current(object *v1alpha1.SyncSchema, now time.Time) bool {
+	kept := addressKept
+	if a.err != nil && judge(a.err, v1alpha1.ReasonMigrating) == nil { // of the Kubernetes API
+		kept = problemKept
+	}
+	return a.uid == object.UID && a.generation == object.Generation && now.Sub(a.at) < kept
 }
 
 // gateDatabase is one database with the schemas in it that somebody asked for.
 type gateDatabase struct {
-	turn   chan struct{} // holds a token while nobody reads
 	mu     sync.Mutex
 	wanted map[string]time.Time
 	apart  map[string]bool // schemas that failed alone, so that they do not fail the others
 	reads  map[string]GateRead
+	round  *gateRound // the reading under way; nil: none
+	silent bool       // the last round got no answer
 }
 
 // Read gives the gate of a SyncSchema, read less than maxAge ago.
@@ -84,9 +101,6 @@ func (g *Gates) Read(ctx context.Context, object *v1alpha1.SyncSchema, maxAge ti
 		return GateRead{Problem: err.Error(), At: g.now()}
 	}
 	read := g.database(connection).read(ctx, g, connection, maxAge)
-	if read.Gate == nil {
-		g.forgetAddress(client.ObjectKeyFromObject(object)) // its Secret may have changed
-	}
 	gateReads.WithLabelValues(outcomeOf(read)).Inc()
 	return read
 }
@@ -105,18 +119,19 @@ func (g *Gates) now() time.Time {
 	return g.Clock.Now()
 }
 
-// address resolves the address of an object's database, which at 250 ms is not asked of the API server each time.
+// address resolves the address of an object's database. At 250 ms its Secret is not asked of the API server each time, whether the database
+// answers or not: one that was changed takes effect once the address is no longer kept.
 func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Connection, error) {
 	name, now := client.ObjectKeyFromObject(object), g.now()
 	g.mu.Lock()
 	known, ok := g.addresses[name]
 	g.mu.Unlock()
-	if ok && known.uid == object.UID && known.generation == object.Generation && now.Sub(known.at) < addressKept {
-		return known.connection, nil
+	if ok && known.current(object, now) {
+		return known.connection, known.err
 	}
 	connection, err := newResolver(g.Live, object.Namespace).connection(ctx, object.Spec.Database.Postgres)
-	if err != nil {
-		return Connection{}, err
+	if err != nil && ctx.Err() != nil {
+		return Connection{}, err // whoever asked has left
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -128,14 +143,8 @@ func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Conne
 			delete(g.addresses, other)
 		}
 	}
-	g.addresses[name] = gateAddress{uid: object.UID, generation: object.Generation, connection: connection, at: now}
-	return connection, nil
-}
-
-func (g *Gates) forgetAddress(name types.NamespacedName) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.addresses, name)
+	g.addresses[name] = gateAddress{uid: object.UID, generation: object.Generation, connection: connection, err: err, at: now}
+	return connection, err
 }
 
 // database gives what is kept of the database that a connection leads to. Databases that nobody asked for in a while are forgotten.
@@ -155,10 +164,7 @@ func (g *Gates) database(connection Connection) *gateDatabase {
 	}
 	known, ok := g.databases[key]
 	if !ok {
-		known = &gateDatabase{
-			turn: make(chan struct{}, 1), wanted: map[string]time.Time{}, apart: map[string]bool{}, reads: map[string]GateRead{},
-		}
-		known.turn <- struct{}{}
+		known = &gateDatabase{wanted: map[string]time.Time{}, apart: map[string]bool{}, reads: map[string]GateRead{}}
 		g.databases[key] = known
 	}
 	known.want(connection.Schema, now)
@@ -182,62 +188,10 @@ func (d *gateDatabase) idle(now time.Time) bool {
 	return true
 }
 
-// fresh gives the last read of a schema if it is young enough.
-func (d *gateDatabase) fresh(schema string, maxAge time.Duration, now time.Time) (GateRead, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	read, ok := d.reads[schema]
-	return read, ok && now.Sub(read.At) < maxAge
-}
-
-// read waits for its turn, and finds then that somebody else has read what it wants, or reads it.
-func (d *gateDatabase) read(ctx context.Context, g *Gates, connection Connection, maxAge time.Duration) GateRead {
-	if read, ok := d.fresh(connection.Schema, maxAge, g.now()); ok {
-		return read
-	}
-	asked := g.now()
-	select {
-	case <-d.turn:
-	case <-ctx.Done():
-		return GateRead{Problem: "the database does not answer in time", At: asked}
-	}
-	defer func() { d.turn <- struct{}{} }()
-	if read, ok := d.fresh(connection.Schema, max(maxAge, g.now().Sub(asked)), g.now()); ok {
-		return read
-	}
-	started := g.now()
-	for schema, read := range d.readAll(ctx, g, connection, d.together(connection.Schema, started)) {
-		read.At = started
-		d.mu.Lock()
-		d.reads[schema] = read
-		d.mu.Unlock()
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.reads[connection.Schema]
-}
-
-// together lists the schemas to be read in one statement with the one that is asked for.
-func (d *gateDatabase) together(schema string, now time.Time) []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.apart[schema] {
-		return []string{schema}
-	}
-	schemas := []string{schema}
-	for other, at := range d.wanted {
-		if other != schema && !d.apart[other] && now.Sub(at) < wantedTogether {
-			schemas = append(schemas, other)
-		}
-	}
-	slices.Sort(schemas)
-	return schemas
-}
-
 // readAll reads schemas together, or, where one of them fails that, each alone. A server that does not answer is not asked again.
 func (d *gateDatabase) readAll(ctx context.Context, g *Gates, connection Connection, schemas []string) map[string]GateRead {
 	connection.Schema = schemas[0]
-	gates, err := g.readSchemas(ctx, connection, schemas)
+	gates, began, err := g.readSchemas(ctx, connection, schemas)
 	reads := map[string]GateRead{}
 	if len(schemas) > 1 && err != nil && !unanswered(err) {
 		for _, schema := range schemas {
@@ -249,11 +203,11 @@ func (d *gateDatabase) readAll(ctx context.Context, g *Gates, connection Connect
 	defer d.mu.Unlock()
 	for i, schema := range schemas {
 		if err != nil {
-			reads[schema] = GateRead{Problem: err.Error()}
+			reads[schema] = GateRead{Problem: err.Error(), At: began, silent: unanswered(err)}
 			d.apart[schema] = !unanswered(err)
 			continue
 		}
-		reads[schema] = GateRead{Gate: &gates[i]}
+		reads[schema] = GateRead{Gate: &gates[i], At: began}
 		d.apart[schema] = !gates[i].Catalog // before its first barrier it has nothing to be read together with others
 	}
 	return reads
@@ -265,14 +219,17 @@ func unanswered(err error) bool {
 	return errors.As(err, &left) || storage.ClassOf(err).Retryable() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// readSchemas makes one read. A schema without our catalog is read by itself and has a gate that is closed.
-func (g *Gates) readSchemas(ctx context.Context, connection Connection, schemas []string) ([]storage.ServeGate, error) {
+// readSchemas makes one read, which begins once there is a connection: what it shows is not older. A schema without our catalog is read by
+// itself and has a gate that is closed.
+func (g *Gates) readSchemas(ctx context.Context, connection Connection, schemas []string) (gates []storage.ServeGate, began time.Time, err error) {
 	lease, err := g.Databases.Acquire(ctx, connection)
+	began = g.now()
 	if err != nil {
-		return nil, err
+		return nil, began, err
 	}
 	defer lease.Release()
-	var gates []storage.ServeGate
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	if several, ok := lease.Store.(storage.ServeGatesOf); ok && len(schemas) > 1 {
 		gates, err = several.ReadServeGates(ctx, schemas)
 	} else {
@@ -281,7 +238,7 @@ func (g *Gates) readSchemas(ctx context.Context, connection Connection, schemas 
 	}
 	if err != nil {
 		lease.Report(err)
-		return nil, err
+		return nil, began, err
 	}
-	return gates, nil
+	return gates, began, nil
 }

@@ -40,6 +40,7 @@ type attemptState struct {
 	failure  error // of the last attempt
 	failures int32
 	blockers []storage.Blocker
+	tried    string // the workers that the API server has accepted (workersOf)
 
 	fence   *storage.FenceReport // of the last full check
 	fenceAt time.Time
@@ -99,5 +100,5 @@ func (s attemptState) refused(err error, took time.Duration, now time.Time, resy
 
 // succeeded forgets the failures.
 func (s attemptState) succeeded() attemptState {
-	return attemptState{trigger: s.trigger, fence: s.fence, fenceAt: s.fenceAt}
+	return attemptState{trigger: s.trigger, tried: s.tried, fence: s.fence, fenceAt: s.fenceAt}
 }

@@ -29,9 +29,9 @@ func (r *SyncSchemaReconciler) approve(ctx context.Context, pass *schemaPass) (*
 	if pass.object.Spec.EffectiveStrategy().Cutover != v1alpha1.CutoverOnApproval || pass.status.StoredVersion >= pass.target.Version {
 		return nil, nil
 	}
-	plan, err := pass.lease.Store.Plan(ctx, *pass.target)
+	plan, err := r.plan(ctx, pass)
 	if err != nil {
-		return nil, fmt.Errorf("plan version %d: %w", pass.target.Version, err)
+		return nil, err
 	}
 	if plan.Decision.Outcome != storage.Migrate {
 		return nil, nil
@@ -92,8 +92,12 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 		return v, nil
 	}
 	if pass.status.StoredVersion < pass.target.Version {
-		if err := r.tryWorkers(ctx, pass); err != nil {
-			return nil, err
+		if workers := r.workersOf(pass); pass.attempt.tried != workers {
+			if err := r.tryWorkers(ctx, pass); err != nil {
+				return nil, err
+			}
+			pass.attempt.tried = workers
+			r.attempts.put(pass.object.UID, pass.attempt)
 		}
 		finish, ahead := pass.lease.TryBarrier(pass.object.UID, r.waker(pass.object))
 		if finish == nil {
@@ -220,6 +224,17 @@ func (p *schemaPass) orphan() string {
 		}
 	}
 	return ""
+}
+
+// workersOf tells apart what tryWorkers tries: what it has accepted once is not tried again with each attempt at a barrier, of which there may be
+// many.
+func (r *SyncSchemaReconciler) workersOf(pass *schemaPass) string {
+	accepted, _ := acceptStandalone(&pass.object.Spec, pass.checkpoints)
+	key := fmt.Sprint(pass.object.Generation, pass.status.StoredVersion, r.Image, r.PullPolicy)
+	for i := range accepted {
+		key += fmt.Sprint(" ", accepted[i].UID, accepted[i].Generation)
+	}
+	return key
 }
 
 // tryWorkers has the API server judge the Jobs that the version will need, those of standalone checkpoints among them, while nothing has
