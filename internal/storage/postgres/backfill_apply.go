@@ -176,16 +176,43 @@ func (b *batchTx) apply(ctx context.Context, sorted sortedKeys) error {
 	if len(sorted.locked) == 0 {
 		return nil
 	}
-	return send(ctx, b.Tx, b.updateKeys(sorted.locked)...)
+	var updated int64
+	if err := send(ctx, b.Tx, b.updateKeys(sorted.locked, &updated)...); err != nil {
+		return err
+	}
+	return b.checkFilled(ctx, sorted.locked, updated)
 }
 
-// updateKeys are the statements of an update of exactly these rows.
-func (b *batchTx) updateKeys(keys [][]string) []step {
+// updateKeys are the statements of an update of exactly these rows, but for those that are filled already. Were these written again, a
+// trigger of the program's that notes the time of each update would make a change of each, which the tail would apply, and so on
+// without end. updated becomes the number of rows that were written.
+func (b *batchTx) updateKeys(keys [][]string, updated *int64) []step {
 	t := b.plan.table
 	return b.checkingConstraints(b.applying("update", keys), step{
-		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE (%s) IN %s", t.sql, b.plan.set, t.names(""), t.set(1)),
+		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE (%s) IN %s%s", t.sql, b.plan.set, t.names(""), t.set(1), b.plan.unfilled()),
 		arguments: t.arrays(keys),
+		done:      func(tag pgconn.CommandTag) { *updated = tag.RowsAffected() },
 	})
+}
+
+// checkFilled looks for rows that an update of these keys should have filled and did not, because a trigger or a rule of the program's keeps
+// it from them. Our locks hold the rows, so nothing else can have changed them. Without this they would count as done.
+func (b *batchTx) checkFilled(ctx context.Context, keys [][]string, updated int64) error {
+	missing := int64(len(keys)) - updated
+	if missing <= 0 {
+		return nil
+	}
+	if b.plan.differs != "" { // else the update left none out, and each missing one was kept from it
+		t := b.plan.table
+		what := b.applying("look for rows without their value", nil)
+		sql := fmt.Sprintf("SELECT count(*) FROM %s WHERE (%s) IN %s%s", t.sql, t.names(""), t.set(1), b.plan.unfilled())
+		err := send(ctx, b.Tx, step{what: what, sql: sql, arguments: t.arrays(keys), user: true, rows: scanRow(&missing)})
+		if err != nil || missing == 0 {
+			return err
+		}
+	}
+	return storage.Refuse(storage.CodeInvalidSQL, "%s: a trigger or a rule of the table keeps it from %d rows", b.applying("update", keys), missing).
+		WithHint("let it pass this update, or give those rows the value that they have: CASE WHEN ... THEN the column ELSE ... END")
 }
 
 // checkingConstraints are a statement of the user and, where the table has any, the checks that it deferred to COMMIT: there they
@@ -252,6 +279,10 @@ func (b *batchTx) runningOverBatch(part, sql string, keys [][]string, query step
 func (b *batchTx) makeBatch(ctx context.Context) error {
 	t := b.plan.table
 	var exists, fits bool
+	types, modifiers := make([]int64, len(t.columns)), make([]int32, len(t.columns))
+	for i, column := range t.columns {
+		types[i], modifiers[i] = int64(column.oid), column.modifier
+	}
 	err := b.QueryRow(ctx, `
 		WITH batch AS (
 		  SELECT a.attname, a.atttypid, a.atttypmod, a.attcollation
@@ -260,14 +291,15 @@ func (b *batchTx) makeBatch(ctx context.Context) error {
 		     AND a.attnum > 0
 		     AND NOT a.attisdropped
 		), wanted AS (
-		  SELECT a.attname, a.atttypid, a.atttypmod, a.attcollation
-		    FROM pg_catalog.pg_attribute a
+		  SELECT a.attname, key.oid, key.modifier, a.attcollation
+		    FROM unnest($2::text[], $3::bigint[]::oid[], $4::integer[]) AS key(name, oid, modifier)
+		    JOIN pg_catalog.pg_attribute a
+		      ON a.attname = key.name
 		   WHERE a.attrelid = $1::oid
-		     AND a.attname = ANY ($2::text[])
 		)
 		SELECT to_regclass('pg_temp.batch') IS NOT NULL,
 		       NOT EXISTS (TABLE batch EXCEPT TABLE wanted) AND NOT EXISTS (TABLE wanted EXCEPT TABLE batch)`,
-		t.oid, t.declared.Key()).Scan(&exists, &fits)
+		t.oid, t.declared.Key(), types, modifiers).Scan(&exists, &fits)
 	if err != nil {
 		return fmt.Errorf("look for the relation batch: %w", err)
 	}
@@ -283,7 +315,8 @@ func (b *batchTx) makeBatch(ctx context.Context) error {
 	if b.store.pooled {
 		ending = "DROP"
 	}
-	_, err = b.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY TABLE batch ON COMMIT %s AS SELECT %s FROM %s AS t WITH NO DATA", ending, t.names("t."), t.sql))
+	columns := t.list(func(_ int, c keyColumn) string { return fmt.Sprintf("t.%s::%s AS %s", c.name, c.kind, c.name) })
+	_, err = b.Exec(ctx, fmt.Sprintf("CREATE TEMPORARY TABLE batch ON COMMIT %s AS SELECT %s FROM %s AS t WITH NO DATA", ending, columns, t.sql))
 	if err != nil {
 		return fmt.Errorf("make the relation batch: %w", err)
 	}

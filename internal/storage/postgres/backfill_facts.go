@@ -82,7 +82,7 @@ func (s *Store) readPassFacts(ctx context.Context, tx pgx.Tx, plan *backfillPlan
 		          FROM (SELECT c.oid::regclass
 		                UNION
 		                SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) AS f(oid)),
-		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s %s%s', a.attnum, a.atttypid::oid, a.atttypmod, CASE WHEN a.attnotnull THEN ' never null' END)), '{}')::text
+		       (SELECT coalesce(json_object_agg(a.attname, format('%s %s %s%s', a.attnum, a.atttypid::oid, a.atttypmod, CASE WHEN `+neverNull+` THEN ' never null' END)), '{}')::text
 		          FROM pg_catalog.pg_attribute a
 		         WHERE a.attrelid = c.oid
 		           AND a.attnum > 0

@@ -25,7 +25,11 @@ type keyTable struct {
 // keyColumn is a key column as the database has it.
 type keyColumn struct {
 	name string // quoted
-	kind string // its type with modifiers, as SQL text
+	// Its type with modifiers, as SQL text. Of a domain it is the type under it: a domain may refuse values that were there before its
+	// check, and such a row has to be found all the same.
+	kind     string
+	oid      uint32 // of that type
+	modifier int32
 }
 
 // readKeyTable finds a table's key in the database. CodeLayoutMismatch if the table or a key column is not there.
@@ -36,7 +40,8 @@ func (s *Store) readKeyTable(ctx context.Context, tx pgx.Tx, declared storage.Ta
 		names = append(names, declared.Partition.Column)
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT c.oid, wanted.name, pg_catalog.format_type(a.atttypid, a.atttypmod), n.nspname, y.typcategory = 'S' AND y.typname <> 'bpchar'
+		SELECT c.oid, wanted.name, pg_catalog.format_type(base.oid, base.modifier), base.oid, base.modifier, n.nspname,
+		       y.typcategory = 'S' AND y.typname <> 'bpchar'
 		  FROM pg_catalog.pg_class c
 		  JOIN unnest($3::text[]) WITH ORDINALITY AS wanted(name, place)
 		    ON true
@@ -45,8 +50,21 @@ func (s *Store) readKeyTable(ctx context.Context, tx pgx.Tx, declared storage.Ta
 		   AND a.attname = wanted.name
 		   AND a.attnum > 0
 		   AND NOT a.attisdropped
+		 CROSS JOIN LATERAL (
+		    WITH RECURSIVE chain AS (
+		      SELECT a.atttypid AS oid, a.atttypmod AS modifier
+		       UNION ALL
+		      SELECT d.typbasetype, d.typtypmod
+		        FROM chain
+		        JOIN pg_catalog.pg_type d
+		          ON d.oid = chain.oid
+		       WHERE d.typtype = 'd'
+		    )
+		    SELECT chain.oid, chain.modifier
+		      FROM chain) AS base
 		  JOIN pg_catalog.pg_type y
-		    ON y.oid = a.atttypid
+		    ON y.oid = base.oid
+		   AND y.typtype <> 'd'
 		  JOIN pg_catalog.pg_namespace n
 		    ON n.oid = y.typnamespace
 		 WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
@@ -57,11 +75,13 @@ func (s *Store) readKeyTable(ctx context.Context, tx pgx.Tx, declared storage.Ta
 		return t, fmt.Errorf("read the key of table %q: %w", declared.Name, err)
 	}
 	var found []string
-	var name, kind, namespace string
+	var name, namespace string
+	var column keyColumn
 	var isText bool
-	_, err = pgx.ForEachRow(rows, []any{&t.oid, &name, &kind, &namespace, &isText}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&t.oid, &name, &column.kind, &column.oid, &column.modifier, &namespace, &isText}, func() error {
 		if len(found) < len(declared.Key()) {
-			t.columns = append(t.columns, keyColumn{name: quoteIdentifier(name), kind: kind})
+			column.name = quoteIdentifier(name)
+			t.columns = append(t.columns, column)
 			if namespace != "pg_catalog" && namespace != s.schemaName && !slices.Contains(t.namespace, namespace) {
 				t.namespace = append(t.namespace, namespace)
 			}

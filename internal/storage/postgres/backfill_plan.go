@@ -24,8 +24,9 @@ type backfillPlan struct {
 	deferrable bool   // the user's SQL may leave checks to COMMIT
 
 	// Of an update:
-	set    string // SET list
-	ownRow bool   // its expressions read nothing but their own row
+	set     string // SET list
+	differs string // condition that a row does not have its values; "": they are other ones each time they are computed
+	ownRow  bool   // its expressions read nothing but their own row
 }
 
 // planSource is a source with its key.
@@ -199,8 +200,79 @@ func (s *Store) planUpdate(ctx context.Context, tx pgx.Tx, plan *backfillPlan, u
 	if referable {
 		plan.lock = "FOR UPDATE"
 	}
+	if plan.differs, err = s.planDifference(ctx, tx, plan, update); err != nil {
+		return err
+	}
 	plan.ownRow, err = s.readsOwnRowOnly(ctx, tx, plan, update)
 	return err
+}
+
+// unfilled is the end of a WHERE clause that leaves out rows which have their values.
+func (p *backfillPlan) unfilled() string {
+	if p.differs == "" {
+		return ""
+	}
+	return "\n   AND " + p.differs
+}
+
+// planDifference gives the condition that a row does not have the values of an update, byte by byte: types without an operator for
+// equality have one in this way too. "" if an expression is volatile, which the planner tells: it keeps the sub-query of such a
+// one apart.
+func (s *Store) planDifference(ctx context.Context, tx pgx.Tx, plan *backfillPlan, update storage.Update) (string, error) {
+	types, err := targetTypes(ctx, tx, plan, update)
+	if err != nil {
+		return "", err
+	}
+	var have, want, aliased []string
+	for i, column := range slices.Sorted(maps.Keys(update.Set)) {
+		value := fmt.Sprintf("CAST(%s AS %s)", enclosed(update.Set[column]), types[column])
+		have, want = append(have, quoteIdentifier(column)), append(want, value)
+		aliased = append(aliased, fmt.Sprintf("%s AS c%d", value, i))
+	}
+	probe, err := tx.Begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer rollback(ctx, probe)
+	if err := usePath(ctx, probe, plan.path); err != nil {
+		return "", err
+	}
+	// By the extended protocol, where the text can be no more than one statement.
+	explained := probe.Conn().PgConn().ExecParams(ctx, fmt.Sprintf("EXPLAIN (FORMAT JSON) SELECT FROM (SELECT %s FROM %s) AS filled WHERE c0 IS NULL",
+		strings.Join(aliased, ", "), plan.table.sql), nil, nil, nil, nil).Read()
+	switch err := explained.Err; {
+	case sqlState(err) != "" && !isConnectionState(sqlState(err)):
+		return "", nil // whoever runs the update says what is wrong with it
+	case err != nil:
+		return "", err
+	case len(explained.Rows) != 1 || strings.Contains(string(explained.Rows[0][0]), `"Subquery Scan"`):
+		return "", nil
+	}
+	return fmt.Sprintf("record_image_ne(ROW(%s), ROW(%s))", strings.Join(have, ", "), strings.Join(want, ", ")), nil
+}
+
+// targetTypes reads the types of the columns that an update sets.
+func targetTypes(ctx context.Context, tx pgx.Tx, plan *backfillPlan, update storage.Update) (map[string]string, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)
+		  FROM pg_catalog.pg_attribute a
+		 WHERE a.attrelid = $1::oid
+		   AND a.attname = ANY ($2::text[])
+		   AND a.attnum > 0
+		   AND NOT a.attisdropped`, plan.table.oid, slices.Sorted(maps.Keys(update.Set)))
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of table %q: %w", update.Table, err)
+	}
+	types := map[string]string{}
+	var column, kind string
+	_, err = pgx.ForEachRow(rows, []any{&column, &kind}, func() error {
+		types[column] = kind
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the columns of table %q: %w", update.Table, err)
+	}
+	return types, nil
 }
 
 // enclosed puts an expression in parentheses of its own, whatever comment it ends with.

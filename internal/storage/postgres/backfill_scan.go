@@ -281,15 +281,31 @@ OFFSET %d
 // withoutLooking fills all rows of the batch in one statement, which waits for rows that the program holds.
 func (s *scan) withoutLooking(ctx context.Context) (storage.Batch, error) {
 	batch := storage.Batch{Done: s.last, Leftovers: s.leftovers}
+	wanted := int64(s.limit)
 	steps := s.updateRange(&batch.Rows)
+	var err error
 	if !s.last {
 		// As many rows as were counted to the end of the batch; in one round trip with what counts them anew.
-		return batch, s.advance(ctx, int64(s.limit), steps...)
+		err = s.advance(ctx, wanted, steps...)
+	} else {
+		if err = send(ctx, s.Tx, append([]step{s.countRange(&wanted)}, steps...)...); err == nil {
+			err = s.advance(ctx, batch.Rows)
+		}
 	}
-	if err := send(ctx, s.Tx, steps...); err != nil {
-		return batch, err
+	if err == nil && batch.Rows < wanted {
+		err = errRangeMoved // rows are gone, or something keeps the update from them: whoever locks them first can tell
 	}
-	return batch, s.advance(ctx, batch.Rows)
+	return batch, err
+}
+
+// countRange counts the rows of the batch.
+func (s *scan) countRange(rows *int64) step {
+	t := s.plan.table
+	condition := t.inRange("t.", s.from, s.end, s.partition())
+	return step{
+		what: fmt.Sprintf("count rows of table %q", t.declared.Name), arguments: condition.arguments, rows: scanRow(rows),
+		sql: fmt.Sprintf("SELECT count(*) FROM %s AS t WHERE %s", t.sql, condition.sql()),
+	}
 }
 
 // updateRange is the update of all rows of the batch. rows becomes their number.
@@ -360,12 +376,17 @@ func (s *scan) rowByRow(ctx context.Context) (storage.Batch, error) {
 	if len(sorted.held) > 0 {
 		steps = append(steps, s.keepingLeftovers(sorted.held))
 	}
-	if s.plan.statement() == nil && len(sorted.locked) > 0 {
-		steps = append(steps, s.updateKeys(sorted.locked)...)
-	} else if err := s.apply(ctx, sorted); err != nil {
+	if s.plan.statement() != nil || len(sorted.locked) == 0 {
+		if err := s.apply(ctx, sorted); err != nil {
+			return batch, err
+		}
+		return batch, s.advance(ctx, batch.Rows, steps...)
+	}
+	var updated int64
+	if err := s.advance(ctx, batch.Rows, append(steps, s.updateKeys(sorted.locked, &updated)...)...); err != nil {
 		return batch, err
 	}
-	return batch, s.advance(ctx, batch.Rows, steps...)
+	return batch, s.checkFilled(ctx, sorted.locked, updated)
 }
 
 // advance sends what is left of the batch: the steps, then the cursor, then the ownership check.

@@ -33,6 +33,17 @@ var kindNames = map[string]string{
 	"c": "a composite type", "t": "a TOAST table",
 }
 
+// neverNull says of a column a of pg_attribute that no row has NULL in it. From PostgreSQL 18 on a column can be marked as NOT NULL while
+// such rows are still there, until its constraint is validated: in a key they would be passed over.
+const neverNull = `a.attnotnull
+		         AND NOT EXISTS (
+		           SELECT
+		             FROM pg_catalog.pg_constraint invalid
+		            WHERE invalid.conrelid = a.attrelid
+		              AND invalid.contype = 'n'
+		              AND invalid.conkey = ARRAY[a.attnum]
+		              AND NOT invalid.convalidated)`
+
 // physicalTables reads the tables of these names as they are. A name that stands for something else is CodeInvalidSpec.
 func (s *Store) physicalTables(ctx context.Context, q querier, names []string) (map[string]storage.PhysicalTable, error) {
 	tables := map[string]storage.PhysicalTable{}
@@ -55,7 +66,7 @@ func (s *Store) readColumns(ctx context.Context, q querier, names []string, tabl
 		       c.relkind::text,
 		       coalesce(a.attname::text, ''),
 		       coalesce(pg_catalog.format_type(a.atttypid, a.atttypmod), ''),
-		       coalesce(a.attnotnull, false),
+		       coalesce(`+neverNull+`, false),
 		       coalesce(a.attgenerated <> '', false),
 		       coalesce((WITH RECURSIVE base(typname, typtype, typbasetype, typnamespace) AS (
 		                   SELECT t.typname, t.typtype, t.typbasetype, t.typnamespace
@@ -134,7 +145,8 @@ func (s *Store) readIndexes(ctx context.Context, q querier, names []string, tabl
 		           SELECT
 		             FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, position)
 		             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-		            WHERE k.position <= i.indnkeyatts AND NOT a.attnotnull)
+		            WHERE k.position <= i.indnkeyatts
+		              AND NOT (`+neverNull+`))
 		  FROM pg_catalog.pg_class c
 		  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_catalog.pg_index i ON i.indrelid = c.oid

@@ -170,6 +170,7 @@ func (s *Store) learn(ctx context.Context) error {
 		return storage.Refuse(storage.CodeInvalidSpec, "%s has no schema %q", s.address, s.schemaName).
 			WithHint("create it, or name another one")
 	}
+	s.settings.transactionTimeout = version >= 170000
 	return s.learnConnectionCheck(ctx, what)
 }
 

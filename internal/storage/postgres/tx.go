@@ -35,7 +35,8 @@ type txOptions struct {
 
 // sessionSettings is what Open learned about what a server takes.
 type sessionSettings struct {
-	connectionCheck bool // client_connection_check_interval works on the server's platform
+	connectionCheck    bool // client_connection_check_interval works on the server's platform
+	transactionTimeout bool // transaction_timeout is there, from PostgreSQL 17 on
 }
 
 // inTx runs fn in one transaction: BEGIN with the settings of beginSQL, fn, COMMIT. Any error of fn, or a cancelled ctx, rolls back;
@@ -119,6 +120,11 @@ func (s *Store) pinnedSQL() string {
 	if s.settings.connectionCheck {
 		fmt.Fprintf(&b, "SET LOCAL client_connection_check_interval = %d;", milliseconds(connectionCheck))
 	}
+	if s.settings.transactionTimeout {
+		// Each statement and each wait has a bound of its own. A limit that a database has for its programs would end a barrier or a
+		// batch every time at the same place, and it would never be done.
+		b.WriteString("SET LOCAL transaction_timeout = 0;")
+	}
 	// With row security off a policy that would hide rows from us is an error; with it on, a gate would read an empty answer.
 	b.WriteString("SET LOCAL row_security = off;")
 	// pg_temp last: a temporary table must never stand in for one of ours.
@@ -130,7 +136,10 @@ func (s *Store) pinnedSQL() string {
 		"SET LOCAL extra_float_digits = 3;" +
 		"SET LOCAL bytea_output = 'hex';" +
 		"SET LOCAL lc_monetary = 'C';" +
-		"SET LOCAL standard_conforming_strings = on")
+		"SET LOCAL standard_conforming_strings = on;" +
+		"SET LOCAL array_nulls = on;" +
+		// The server writes down settings and conditions with or without quotes as this says, and they are compared with what was declared.
+		"SET LOCAL quote_all_identifiers = off")
 	return b.String()
 }
 
