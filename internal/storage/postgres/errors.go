@@ -108,8 +108,8 @@ func raisedByUs(pgErr *pgconn.PgError, what string) error {
 }
 
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
-// CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong, a change
-// that a guard of ours refuses included.
+// CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong, what a guard
+// or the fence refuses to it, or to a trigger that it fires, included.
 func translateUserSQL(err error, what string) error {
 	var known *storage.Error
 	var pgErr *pgconn.PgError
@@ -118,7 +118,7 @@ func translateUserSQL(err error, what string) error {
 	}
 	translated := translateState(pgErr, what)
 	code := storage.CodeOf(translated)
-	if storage.ClassOf(translated) == storage.ClassGuarded {
+	if class := storage.ClassOf(translated); class == storage.ClassGuarded || class == storage.ClassFenced {
 		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: translated}
 	}
 	privilege := pgErr.Code == stateNoPrivilege || pgErr.Code == stateNoSchema || pgErr.Code == stateNoDatabase

@@ -270,7 +270,7 @@ func (w *work) applyKeys(ctx context.Context) (rows int64, err error) {
 			return 0, err
 		}
 		if gone > 0 {
-			if err := w.apply(ctx, remove); err != nil {
+			if _, err := w.apply(ctx, remove); err != nil {
 				return 0, err
 			}
 		}
@@ -284,8 +284,14 @@ func (w *work) applyKeys(ctx context.Context) (rows int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if there > 0 {
-		if err := w.apply(ctx, w.applySQL()); err != nil {
+	left := there
+	if left > 0 && w.definition.Checkpoint.Backfill.Update != nil {
+		if left, err = w.leaveOutFilled(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if left > 0 {
+		if err := w.fill(ctx, left); err != nil {
 			return 0, err
 		}
 	}

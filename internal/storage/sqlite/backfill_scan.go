@@ -21,8 +21,9 @@ const scanWindow = 10
 // Errors: CodeOwnershipLost leaves nothing of the batch behind; CodeInvalidSQL, which names the key in a batch of one row.
 func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storage.Lease) (batch storage.Batch, err error) {
 	what := fmt.Sprintf("scan range %d of checkpoint %q", lease.Range, claim.Name)
+	var done func(error) error // names the key of a batch of one row, if it fails at COMMIT
 	err = s.inTx(ctx, what, true, func(ctx context.Context, tx *sql.Conn) error {
-		batch = storage.Batch{}
+		batch, done = storage.Batch{}, nil
 		w, row, err := openWork(ctx, tx, claim, lease.Partition)
 		if err != nil {
 			return err
@@ -39,11 +40,21 @@ func (s *Store) ScanBatch(ctx context.Context, claim storage.Claim, lease storag
 		if batch.Done = r.done; r.done || batch.Settings.Paused {
 			return nil
 		}
-		if err := w.scan(ctx, claim, lease, r, &batch); err != nil {
+		last, err := w.scan(ctx, claim, lease, r, &batch)
+		if err != nil {
 			return err
 		}
-		return checkLease(ctx, tx, claim, lease)
+		if err := checkLease(ctx, tx, claim, lease); err != nil {
+			return err
+		}
+		if batch.Rows == 1 && lease.Limit == 1 {
+			done = func(err error) error { return w.named(err, last) }
+		}
+		return nil
 	})
+	if err != nil && done != nil {
+		err = done(err)
+	}
 	if err != nil {
 		return storage.Batch{Settings: batch.Settings}, err
 	}
@@ -87,34 +98,33 @@ func (w *work) readRange(ctx context.Context, claim storage.Claim, lease storage
 	return r, nil
 }
 
-// scan applies the next keys of a range and moves its cursor.
-func (w *work) scan(ctx context.Context, claim storage.Claim, lease storage.Lease, r scanRange, batch *storage.Batch) error {
+// scan applies the next keys of a range and moves its cursor to the last one that it looked at, which it returns.
+func (w *work) scan(ctx context.Context, claim storage.Claim, lease storage.Lease, r scanRange, batch *storage.Batch) (last []any, err error) {
 	limit := batch.Settings.WithDefaults().BatchRows
 	if lease.Limit > 0 {
 		limit = min(limit, lease.Limit)
 	}
 	if err := w.makeRelations(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	last, err := w.fillBatch(ctx, r, limit)
-	if err != nil {
-		return err
+	if last, err = w.fillBatch(ctx, r, limit); err != nil {
+		return nil, err
 	}
 	if batch.Rows, err = w.count(ctx, "count a batch", "SELECT count(*) FROM "+batchRelation); err != nil {
-		return err
+		return nil, err
 	}
 	if batch.Rows > 0 {
-		if err := w.apply(ctx, w.applySQL()); err != nil {
-			return w.nameKey(ctx, err, limit)
+		if err := w.fill(ctx, batch.Rows); err != nil {
+			return nil, w.nameKey(ctx, err, limit)
 		}
 	}
 	if batch.Done, err = w.isLast(ctx, r, last); err != nil {
-		return err
+		return nil, err
 	}
 	if err := w.dropRelations(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	return w.moveCursor(ctx, claim, lease, last, batch)
+	return last, w.moveCursor(ctx, claim, lease, last, batch)
 }
 
 // fillBatch puts the next keys of a range into batch and returns the last key it looked at, nil if there was none.
@@ -255,6 +265,14 @@ func (w *work) nameKey(ctx context.Context, err error, limit int) error {
 	}
 	key, readErr := w.readKeyOf(ctx, "read the key that failed", "SELECT "+w.key.values("b.")+" FROM "+batchRelation+" AS b")
 	if readErr != nil || key == nil {
+		return err
+	}
+	return w.named(err, key)
+}
+
+// named adds a key to an error of the user's SQL.
+func (w *work) named(err error, key []any) error {
+	if storage.ClassOf(err) != storage.ClassInvalidSQL {
 		return err
 	}
 	named := &storage.Error{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -100,13 +101,66 @@ func (w *work) removeSQL() string {
 	return ""
 }
 
-// apply runs a statement of the backfill over batch.
-func (w *work) apply(ctx context.Context, text string) error {
+// fill fills the rows of batch, which are so many. An update has to change each of them: one that a trigger of the program's, or a constraint
+// that ignores conflicts, kept from its value would count as done.
+func (w *work) fill(ctx context.Context, rows int64) error {
+	changed, err := w.apply(ctx, w.applySQL())
+	if err != nil || w.definition.Checkpoint.Backfill.Update == nil || changed >= rows {
+		return err
+	}
+	return storage.Refuse(storage.CodeInvalidSQL, "checkpoint %q: update of table %q: a trigger or a constraint of the table keeps it from %d rows",
+		w.definition.Name, w.key.table, rows-changed).
+		WithHint("let it pass this update, or give those rows the value that they have: CASE WHEN ... THEN the column ELSE ... END")
+}
+
+// leaveOutFilled takes keys out of batch whose rows have the values of the update already, and gives the number that is left. Were these
+// rows written again, a trigger of the program's that logs each update would make a change of each, which the tail would apply, and so on
+// without end.
+func (w *work) leaveOutFilled(ctx context.Context) (left int64, err error) {
+	unfilled, err := w.unfilledSQL(ctx)
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.apply(ctx, "DELETE FROM "+batchRelation+" AS b WHERE "+w.key.row("b.")+" NOT IN (SELECT "+w.key.list("")+" FROM "+w.table()+
+		" WHERE "+w.key.row("")+" IN (SELECT "+w.key.list("batch.")+" FROM "+batchRelation+" AS batch) AND ("+unfilled+"))")
+	if err != nil {
+		return 0, err
+	}
+	return w.count(ctx, "count a batch", "SELECT count(*) FROM "+batchRelation)
+}
+
+// unfilledSQL is the condition that a row does not have the values of the update, byte by byte. The sign + takes the affinity from a value, so
+// that it is converted for the comparison as it would be for the column; a column that converts nothing keeps 1 apart from 1.0.
+func (w *work) unfilledSQL(ctx context.Context) (string, error) {
+	columns, err := readColumns(ctx, w.tx, w.key.table)
+	if err != nil {
+		return "", err
+	}
+	strict, err := isStrict(ctx, w.tx, w.key.table)
+	if err != nil {
+		return "", err
+	}
+	set := w.definition.Checkpoint.Backfill.Update.Set
+	var differs []string
+	for _, name := range sortedKeys(set) {
+		quoted, value := quoteIdentifier(name), "+"+subquery(set[name])
+		differs = append(differs, quoted+" COLLATE BINARY IS NOT "+value)
+		i := slices.IndexFunc(columns, func(c column) bool { return fold(c.name) == fold(name) })
+		if i >= 0 && affinityOf(columns[i].declared, strict) == "BLOB" {
+			differs = append(differs, "typeof("+quoted+") IS NOT typeof("+value+")")
+		}
+	}
+	return strings.Join(differs, " OR "), nil
+}
+
+// apply runs a statement of the backfill over batch and gives the rows that it changed, for one that is a single statement.
+func (w *work) apply(ctx context.Context, text string) (changed int64, err error) {
 	what := fmt.Sprintf("checkpoint %q: apply a batch to table %q", w.definition.Name, w.key.table)
-	return contained(ctx, w.tx, what, &authorizer{}, func() error {
-		_, err := w.tx.ExecContext(ctx, text)
+	err = contained(ctx, w.tx, what, &authorizer{}, func() error {
+		changed, err = affected(w.tx.ExecContext(ctx, text))
 		return err
 	})
+	return changed, err
 }
 
 // checkNullKey refuses rows whose key holds NULL, which SQLite allows in most primary keys: they cannot be told apart, so they would be

@@ -99,7 +99,7 @@ func failures() map[string]struct {
 			storage.CodeFenceBroken, "marker did not move",
 		},
 		"SQL that lowers the fence":        {withSQL(version7(), "DELETE FROM sync_writer_fence"), storage.CodeInvalidSQL, fenceGuard},
-		"SQL that writes an old version":   {withSQL(version7(), "UPDATE sync_writer_fence SET required_writer_version = 5; "+insertOldCommit), storage.CodeWriterFenceRejected, "version 7"},
+		"SQL that writes an old version":   {withSQL(version7(), "UPDATE sync_writer_fence SET required_writer_version = 5; "+insertOldCommit), storage.CodeInvalidSQL, string(storage.CodeWriterFenceRejected)},
 		"a backfill that does not compile": {badBackfill, storage.CodeInvalidSQL, "no_such_function"},
 		"a layout that differs":            {wrongLayout, storage.CodeLayoutMismatch, "title"},
 	}

@@ -83,16 +83,21 @@ func raisedByUs(err error, what string) error {
 var notTheSQL = []int{codeNoMemory, codeCorrupt, codeProtocol}
 
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
-// CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong, a refusal of a guard included.
+// CodeNotTransactional: it cannot run inside a transaction. CodeInvalidSQL: anything else it got wrong, what a guard or the fence refuses to
+// it, or to a trigger that it fires, included.
 func translateUserSQL(err error, what string) error {
 	var known *storage.Error
 	if err == nil || errors.As(err, &known) {
 		return err
 	}
 	translated := translate(err, what)
-	if storage.ClassOf(translated) == storage.ClassGuarded {
-		// The guard did its work; what is to be mended is the statement that ran into it.
+	switch class := storage.ClassOf(translated); {
+	case class == storage.ClassGuarded, class == storage.ClassFenced:
+		// They did their work; what is to be mended is the statement that ran into them.
 		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: sqliteError(err)}
+	case primaryCode(err) == codeLocked:
+		// Not somebody else, who could be waited for: the statement ran into its own connection.
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: err}
 	}
 	if storage.CodeOf(translated) != storage.CodeInternal || slices.Contains(notTheSQL, primaryCode(err)) {
 		return translated

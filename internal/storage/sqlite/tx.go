@@ -152,7 +152,7 @@ func (s *Store) lockTimeout(what string, bound time.Duration) error {
 }
 
 // commit ends the transaction. A COMMIT that SQLite refuses (somebody still reads a file without a write-ahead log) did nothing and is
-// rolled back. CodeCommitUnknown: the disk failed during it.
+// rolled back. CodeCommitUnknown: the disk failed during it. CodeInvalidSQL: SQL of a user or a program left a deferred foreign key broken.
 func (t *transaction) commit(ctx context.Context) error {
 	if t.ended {
 		return nil
@@ -184,6 +184,9 @@ func (t *transaction) commit(ctx context.Context) error {
 			Hint:    "ask again; nothing is done twice",
 			Err:     err,
 		}
+	case codeConstraint:
+		// Only a foreign key that is checked at the end, which statements of ours have nothing to do with.
+		return translateUserSQL(err, t.what+": commit")
 	}
 	return translate(err, t.what+": commit")
 }

@@ -60,7 +60,10 @@ func (a *authorizer) authorize(action modernc.AuthorizerActionCode, first, secon
 	case modernc.AuthDetach:
 		return a.deny(storage.CodeNotTransactional, "DETACH reaches another file, which is not part of this transaction")
 	case modernc.AuthPragma:
-		if second != "" && !slices.Contains(readingPragmas, fold(first)) {
+		if fold(first) == "wal_checkpoint" {
+			return a.deny(storage.CodeNotTransactional, "PRAGMA wal_checkpoint cannot run inside a transaction")
+		}
+		if second != "" && !slices.Contains(readingPragmas, fold(first)) && !slices.Contains(storedPragmas, fold(first)) {
 			return a.deny(storage.CodeInvalidSpec, "PRAGMA %s: a setting is the connection's and has no effect inside a transaction; leave it out", first)
 		}
 	case modernc.AuthInsert, modernc.AuthUpdate, modernc.AuthDelete, modernc.AuthDropTable:
@@ -100,6 +103,9 @@ var readingPragmas = []string{
 	"foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo", "integrity_check", "page_count", "page_size",
 	"quick_check", "table_info", "table_list", "table_xinfo",
 }
+
+// storedPragmas write a number into the file's header, in the transaction: programs keep a version of their own there.
+var storedPragmas = []string{"application_id", "user_version"}
 
 // discardTemporaries drops what user SQL left in the session: an unqualified name is looked up among temporary tables first, so the
 // marker could be written into one and be gone, and a temporary trigger would act on our own statements.

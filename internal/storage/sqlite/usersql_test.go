@@ -22,6 +22,7 @@ func TestUserSQLRunsAsItWasWritten(t *testing.T) {
 		"rows that are returned":                     "CREATE TABLE log(t TEXT); INSERT INTO log VALUES ('x'), ('done') RETURNING t; SELECT * FROM log",
 		"a column with a check on a table with rows": `CREATE TABLE log(t TEXT); INSERT INTO log VALUES ('done'); ALTER TABLE log ADD COLUMN n INTEGER DEFAULT 1 CHECK (n > 0)`,
 		"a reading PRAGMA as a table":                `CREATE TABLE log(t TEXT); INSERT INTO log SELECT 'done' FROM pragma_table_info('todos') WHERE name = 'id'`,
+		"a number of the program's in the header":    `PRAGMA user_version = 9; CREATE TABLE log(t TEXT); INSERT INTO log SELECT 'done' FROM pragma_user_version WHERE user_version = 9`,
 		"a full text index":                          `CREATE TABLE log(t TEXT); INSERT INTO log VALUES ('done'); CREATE VIRTUAL TABLE search USING fts5(t); INSERT INTO search VALUES ('word')`,
 		"a text that begins with a comment":          "/* the change of version 7 */\n\n-- and one more\nCREATE TABLE log(t TEXT); INSERT INTO log VALUES ('done')",
 	} {
@@ -61,7 +62,8 @@ func TestSQLThatWouldEndOrLeaveTheTransactionIsRefusedWhole(t *testing.T) {
 		"PRAGMA foreign_keys(0)":              {storage.CodeInvalidSpec, "foreign_keys"},
 		"PRAGMA journal_mode = DELETE":        {storage.CodeInvalidSpec, "journal_mode"},
 		"PRAGMA writable_schema = ON":         {storage.CodeInvalidSpec, "writable_schema"},
-		"PRAGMA main.user_version = 3":        {storage.CodeInvalidSpec, "user_version"},
+		"PRAGMA main.synchronous = OFF":       {storage.CodeInvalidSpec, "synchronous"},
+		"PRAGMA wal_checkpoint":               {storage.CodeNotTransactional, "wal_checkpoint"},
 		"INSERT OR ROLLBACK INTO todos(id, tenant, title) VALUES (1, 'a', 'x'), (1, 'a', 'x')":            {storage.CodeInvalidSQL, "UNIQUE"},
 		"UPDATE sync_schema_meta SET schema_version = 99; UPDATE sync_schema_meta SET schema_version = 1": {storage.CodeInvalidSQL, markerGuard},
 		"UPDATE sync_schema_meta SET schema_version = 99":                                                 {storage.CodeInvalidSQL, markerGuard},

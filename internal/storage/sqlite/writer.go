@@ -247,14 +247,17 @@ func (w *writer) Query(ctx context.Context, name string, parameters ...any) (sto
 // Exec runs one statement of the program's own, with ? or ?1 for its first argument, and returns the rows affected. Statements that
 // would end or split the transaction, or change the connection, are refused.
 //
-// Errors: CodeInvalidSQL; CodeNotTransactional.
+// Errors: CodeInvalidSQL; CodeNotTransactional; the codes of fence and guards.
 func (w *writer) Exec(ctx context.Context, text string, arguments ...any) (affected int64, err error) {
 	err = w.run("run a statement", func() error {
 		w.foreign = true
 		return contained(ctx, w.tx, "run a statement", &authorizer{}, func() error {
 			result, err := w.tx.ExecContext(ctx, text, arguments...)
+			if raised := raisedByUs(err, "run a statement"); storage.CodeOf(raised) != storage.CodeWriterFenceRejected && raised != nil {
+				return raised // the program asked for it at run time, and knows the code
+			}
 			if err != nil {
-				return err
+				return w.explainFence(ctx, err)
 			}
 			affected, err = result.RowsAffected()
 			return err

@@ -38,6 +38,7 @@ func TestProgramStatementsStayInsideTheirTransaction(t *testing.T) {
 		"VACUUM":                            storage.CodeNotTransactional,
 		"INSERT INTO nowhere VALUES (1)":    storage.CodeInvalidSQL,
 		"INSERT INTO todos(id) VALUES (NU)": storage.CodeInvalidSQL,
+		"DELETE FROM sync_writer_fence":     storage.CodeFenceGuard,
 	} {
 		tx := beginWriter(t, store, "a", 6)
 		if _, err := tx.AppendCommit(testContext(t), storage.Commit{ClientID: "c"}); err != nil {

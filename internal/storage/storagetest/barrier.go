@@ -17,6 +17,7 @@ func runBarrier(t *testing.T, open Opener) {
 		{"a later version moves marker, columns, checkpoints and fence together", barrierNext},
 		{"a jump declares and runs what lies between", barrierJump},
 		{"SQL that fails leaves nothing of the version behind", barrierFailingSQL},
+		{"SQL that writes below the fence is the user's to mend", barrierFencedSQL},
 		{"SQL that would end the transaction is refused and leaves nothing", barrierEndingSQL},
 		{"a declared backfill that the database cannot run is refused with its name", barrierBrokenBackfill},
 		{"a verify query without the key columns is refused with its name", barrierVerifyWithoutKey},
@@ -150,6 +151,20 @@ func barrierFailingSQL(f *fixture) {
 	err := f.refuse(target, storage.CodeInvalidSQL)
 	f.wantMessage(err, "no_such_table")
 	f.unchanged()
+}
+
+func barrierFencedSQL(f *fixture) {
+	f.apply(version1())
+	f.apply(version2(titleNorm(2)))
+	target := version2(titleNorm(2))
+	target.Version = 3
+	target.Migrations = []storage.Migration{{Version: 3, SQL: `
+		INSERT INTO sync_commits(partition, commit_seq, client_id, client_commit_id, actor_id, created_at_ms, writer_version)
+		VALUES ('a', 1, 'c', '1', 'a', 0, 1)`}}
+	_, err := f.store.EnsureSchema(f.ctx, target, storage.Attempt{Number: 1})
+	f.wantCode(err, storage.CodeInvalidSQL)
+	f.wantMessage(err, "version 3", string(storage.CodeWriterFenceRejected))
+	same(f, "marker", f.number("SELECT schema_version FROM sync_schema_meta WHERE id = 1"), 2)
 }
 
 func barrierEndingSQL(f *fixture) {
