@@ -22,6 +22,9 @@ stories=()
 if [ -z "${E2E_ALL:-}" ]; then
 	stories=(--ginkgo.label-filter='!all')
 else
+	# What an autoscaler goes by, for the story that has one.
+	hack/images.sh metrics >>dist/images/references
+	hack/cluster/load.sh metrics
 	# The operator of an earlier commit, for the story that upgrades it.
 	before=${E2E_BEFORE:-HEAD~20}
 	echo "The operator that is upgraded from: $(git log -1 --format='%h %s' "$before")"

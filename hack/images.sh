@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds container images without a container engine:
 #
-#   hack/images.sh NAME...     operator, clinic, postgres, pause
+#   hack/images.sh NAME...     operator, clinic, postgres, pause, metrics
 #
 # into dist/images/NAME.tar, and prints NAME=REFERENCE for each.
 set -euo pipefail
@@ -23,6 +23,7 @@ for name in "$@"; do
 		;;
 	clinic) compile ./examples/clinic/app clinic ;;
 	pause) compile ./hack/images/pause pause ;;
+	metrics) compile ./test/e2e/metrics metrics ;;
 	esac
 done
 go run ./hack/images -programs "$programs" -to dist/images "$@"

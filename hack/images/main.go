@@ -41,6 +41,7 @@ var repositories = map[string]string{
 	"clinic":   "localhost/syncbarrier/clinic",
 	"postgres": "localhost/syncbarrier/postgres",
 	"pause":    "localhost/syncbarrier/pause",
+	"metrics":  "localhost/syncbarrier/metrics",
 }
 
 // contentOf says what is in an image.
@@ -48,14 +49,12 @@ func contentOf(image, programs string) (layout, error) {
 	switch image {
 	case "operator":
 		return operatorLayout(programs), nil
-	case "clinic":
-		return programLayout(programs, "clinic"), nil
-	case "pause":
-		return programLayout(programs, "pause"), nil
+	case "clinic", "pause", "metrics":
+		return programLayout(programs, image), nil
 	case "postgres":
 		return postgresLayout()
 	}
-	return layout{}, errors.New("there is no such image: operator, clinic, postgres or pause")
+	return layout{}, errors.New("there is no such image: operator, clinic, postgres, pause or metrics")
 }
 
 // build writes the archive of an image and returns its reference.

@@ -102,8 +102,12 @@ var _ = Describe("A namespace with a quota and bounds, restricted", Label("all")
 		c.apply(ctx, 7, withoutSchema)
 		Eventually(func() int { return count(c.pods(ctx, programs), "7", corev1.ContainersReady) }).Should(Equal(3))
 		c.apply(ctx, 7, "")
-		c.becomes(ctx, "False WorkerPending")
-		Expect(meta.FindStatusCondition(c.schema(ctx).Status.Conditions, v1alpha1.ConditionReady).Message).To(ContainSubstring("exceeded quota"))
+		Eventually(func() *metav1.Condition {
+			for _, checkpoint := range c.checkpoints(ctx) {
+				return meta.FindStatusCondition(checkpoint.Status.Conditions, v1alpha1.ConditionReady)
+			}
+			return nil
+		}).Should(And(Not(BeNil()), HaveField("Reason", "WorkerPending"), HaveField("Message", ContainSubstring("exceeded quota"))))
 
 		By("there being room")
 		quota.Spec.Hard[corev1.ResourcePods] = resource.MustParse("12")
