@@ -309,9 +309,14 @@ func (r *progressReader) unverifiable(ctx context.Context) error {
 	return nil
 }
 
-// estimate gives how many rows there are to do: as the pass noted, and before the first one as the planner thinks.
+// estimate gives how many rows there are to do: as the pass noted, before the first one as the planner thinks, and once all is activated
+// as many as were done.
 func (r *progressReader) estimate(ctx context.Context) (err error) {
 	p := &r.progress
+	if p.Activated == p.Total {
+		p.RowsEstimated = p.RowsDone
+		return nil
+	}
 	p.RowsEstimated = max(p.RowsDone, r.estimated)
 	if r.estimated > 0 || p.Definition.Hash == "" || p.Definition.Checkpoint.Backfill.External() {
 		return nil

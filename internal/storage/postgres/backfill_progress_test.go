@@ -152,3 +152,32 @@ func TestReplicationLagIsThatOfTheSlowestStandby(t *testing.T) {
 	_, err := blind.ReplicationLag(testContext(t))
 	wantRefusal(t, err, storage.CodeAuthenticationFailed, "pg_monitor")
 }
+
+func TestTheRowsOfATableThatWasNeverAnalyzedAreNotGuessed(t *testing.T) {
+	setup := strings.Replace(todosSQL(20), "ANALYZE todos", "ALTER TABLE todos SET (autovacuum_enabled = off)", 1)
+	db := newBackfillDB(t, setup, normCheckpoint("norm", 2), plainTodos(titleNorm))
+	// A session tells the server what it wrote when it has been idle for a while.
+	db.eventually("the server to have counted the rows", func() bool {
+		return db.text("SELECT pg_catalog.pg_stat_get_live_tuples('todos'::regclass)") == "20"
+	})
+	estimated := func() int64 {
+		progress, err := db.store.ReadProgress(db.ctx, db.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return progress.RowsEstimated
+	}
+	if got := estimated(); got != 20 {
+		t.Errorf("before the first claim there are about %d rows, want 20", got)
+	}
+	claim := db.mustClaim(false)
+	db.mustLeases(claim)
+	if got := estimated(); got != 20 {
+		t.Errorf("the pass goes over about %d rows, want 20", got)
+	}
+	db.exec("DELETE FROM todos WHERE id > 15")
+	db.complete(claim)
+	if got := estimated(); got != 15 {
+		t.Errorf("once all is activated it was about %d rows, want the 15 that were done", got)
+	}
+}

@@ -49,7 +49,7 @@ func progressIn(ctx context.Context, tx *sql.Conn, name string) (p storage.Check
 		return p, notDeclared(name)
 	}
 	if p.Activated == p.Total {
-		p.LastError = "" // it was got over
+		p.LastError, p.RowsEstimated = "", 0 // it was got over, and what was done is known
 	}
 	p.RowsEstimated = max(p.RowsEstimated, p.RowsDone)
 	return p, nil
