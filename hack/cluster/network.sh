@@ -9,6 +9,25 @@ cni_folder() {
 	done | head -1
 }
 
+# remember_kernel writes down what plugins, kubelet and kube-proxy change of the
+# kernel's settings. Not every kernel has each.
+remember_kernel() {
+	local setting
+	for setting in net/ipv4/ip_forward net/ipv4/conf/all/route_localnet net/bridge/bridge-nf-call-iptables net/bridge/bridge-nf-call-ip6tables \
+		net/netfilter/nf_conntrack_tcp_timeout_established net/netfilter/nf_conntrack_tcp_timeout_close_wait \
+		vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+		[ ! -r "/proc/sys/$setting" ] || echo "$setting $(cat "/proc/sys/$setting")"
+	done >"$state/kernel-before"
+}
+
+restore_kernel() {
+	[ -f "$state/kernel-before" ] || return 0
+	local setting value
+	while read -r setting value; do
+		[ "$(cat "/proc/sys/$setting")" = "$value" ] || echo "$value" >"/proc/sys/$setting"
+	done <"$state/kernel-before"
+}
+
 make_network() {
 	if ip link show "$bridge" >/dev/null 2>&1; then
 		fail "the interface $bridge is there already: run make cluster-down"
@@ -16,7 +35,7 @@ make_network() {
 	if ip -4 -o addr | grep -q " $pod_prefix\."; then
 		fail "$pod_range is in use on this machine: name another range, as in SYNCBARRIER_CLUSTER_PODS=10.99.0"
 	fi
-	cat /proc/sys/net/ipv4/ip_forward >"$state/ip_forward"
+	remember_kernel
 	# Chains of a kubelet that was there before are not ours to remove.
 	iptables-save | grep '^:KUBE-' >"$state/chains-before" || true
 	# This first: from here on there is something to undo.
@@ -62,7 +81,5 @@ remove_network() {
 	remove_kubelet_chains
 	ip link delete "$bridge" 2>/dev/null || true
 	rm -f /var/lib/cni/results/syncbarrier-*
-	if [ -f "$state/ip_forward" ]; then
-		cat "$state/ip_forward" >/proc/sys/net/ipv4/ip_forward
-	fi
+	restore_kernel
 }
