@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,14 +57,18 @@ func run(ctx context.Context, o *options) error {
 	failure := mgr.Start(ctx)
 	// A manager that lost its lease does not wait for its reconcilers, but they are cancelled. Their transactions get the time to be rolled
 	// back, rather than be left to the servers.
-	return errors.Join(failure, closeWithin(databases, rollbackTimeout), closeWithin(forGates, rollbackTimeout))
+	return errors.Join(failure, closeWithin(rollbackTimeout, databases, forGates))
 }
 
-// closeWithin closes the databases, or gives up when the time is over.
-func closeWithin(databases *controllers.Databases, limit time.Duration) error {
+// closeWithin closes all databases at once, or gives up when the time is over.
+func closeWithin(limit time.Duration, all ...*controllers.Databases) error {
 	closed := make(chan struct{})
+	var closing sync.WaitGroup
+	for _, databases := range all {
+		closing.Go(databases.Close)
+	}
 	go func() {
-		databases.Close()
+		closing.Wait()
 		close(closed)
 	}()
 	select {
