@@ -34,9 +34,11 @@ func newGate() *gate {
 func (g *gate) restart() {
 	g.newOperator()
 	workloads := &Workloads{Live: suite.operator, Clock: g.clock}
-	g.schemas.Pods, g.schemas.Workloads = suite.operator, workloads
+	refusals := &PodRefusals{}
+	g.schemas.Pods, g.schemas.Workloads, g.schemas.Refusals = suite.operator, workloads, refusals
 	g.pods = &PodReconciler{
 		Client: suite.operator, Pods: suite.operator, Workloads: workloads, Events: g.events, Clock: g.clock, Changed: g.changed,
+		Live: suite.operator, Refusals: refusals,
 		Cluster: suite.identity,
 		Gates:   &Gates{Live: suite.operator, Databases: g.databases, Clock: g.clock},
 		Jitter:  func() float64 { return 0.5 },

@@ -150,37 +150,6 @@ func blockStatus(g *gate) {
 }
 
 var _ = Describe("The freshness of the gate", func() {
-	// manage starts a manager, as the operator's account, that keeps the pods of the namespace.
-	manage := func(g *gate) {
-		GinkgoHelper()
-		skip, none := true, metricsserver.Options{BindAddress: "0"}
-		mgr, err := ctrl.NewManager(suite.operatorConfig, ctrl.Options{
-			Scheme: suite.scheme, Metrics: none, HealthProbeBindAddress: "0",
-			Cache: cache.Options{
-				DefaultNamespaces: map[string]cache.Config{g.namespace: {}},
-				ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
-					Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelGate: v1alpha1.GateEnabled}), Transform: StripPod,
-				}},
-			},
-			Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
-		})
-		Expect(err).NotTo(HaveOccurred())
-		databases := NewDatabases(openPostgres, clock.Real{})
-		pods := &PodReconciler{
-			Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: &Workloads{Live: mgr.GetAPIReader()},
-			Gates: &Gates{Live: mgr.GetAPIReader(), Databases: databases}, Events: mgr.GetEventRecorder("syncbarrier"),
-			Cluster: suite.identity,
-		}
-		Expect(pods.SetupWithManager(mgr, controller.Options{SkipNameValidation: &skip, MaxConcurrentReconciles: 4})).To(Succeed())
-		ctx, stop := context.WithCancel(g.ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(ctx) }()
-		DeferCleanup(func() {
-			stop()
-			Expect(<-ended).To(Succeed())
-			databases.Close()
-		})
-	}
 	count := func(g *gate, state string) func() int {
 		return func() int {
 			var list corev1.PodList
@@ -207,7 +176,7 @@ var _ = Describe("The freshness of the gate", func() {
 		for i := range pods {
 			g.pod("program-"+decimal(int64(i)), "clinic=7")
 		}
-		manage(g)
+		managePods(g)
 		Eventually(count(g, backfilling), "30s", "100ms").Should(Equal(pods))
 		plain := writeAllPods(g)
 		seen := watchOpen(g)
@@ -230,7 +199,7 @@ var _ = Describe("The freshness of the gate", func() {
 		g.bring()
 		old := g.pod("old", "clinic=6")
 		g.pod("fresh", "clinic=7")
-		manage(g)
+		managePods(g)
 		Eventually(count(g, unmigrated), "20s", "50ms").Should(Equal(1))
 		Eventually(func() string { return g.state(old) }, "20s", "50ms").Should(Equal(open))
 		g.sql(`ALTER TABLE sync_schema_meta DISABLE TRIGGER ALL`)
@@ -238,6 +207,40 @@ var _ = Describe("The freshness of the gate", func() {
 		Eventually(func() string { return g.state(old) }, "1s", "20ms").Should(Equal(unmigrated))
 	})
 })
+
+// managePods starts a manager, as the operator's account, that keeps the pods of the namespace.
+func managePods(g *gate) (stop func()) {
+	GinkgoHelper()
+	skip, none := true, metricsserver.Options{BindAddress: "0"}
+	mgr, err := ctrl.NewManager(suite.operatorConfig, ctrl.Options{
+		Scheme: suite.scheme, Metrics: none, HealthProbeBindAddress: "0",
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{g.namespace: {}},
+			ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
+				Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelGate: v1alpha1.GateEnabled}), Transform: StripPod,
+			}},
+		},
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	databases := NewDatabases(openPostgres, clock.Real{})
+	pods := &PodReconciler{
+		Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: &Workloads{Live: mgr.GetAPIReader()},
+		Gates: &Gates{Live: mgr.GetAPIReader(), Databases: databases}, Events: mgr.GetEventRecorder("syncbarrier"),
+		Cluster: suite.identity, Live: mgr.GetAPIReader(), Namespaces: []string{g.namespace},
+	}
+	Expect(pods.SetupWithManager(mgr, controller.Options{SkipNameValidation: &skip, MaxConcurrentReconciles: 4})).To(Succeed())
+	ctx, cancel := context.WithCancel(g.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		Expect(<-ended).To(Succeed())
+		databases.Close()
+	})
+	DeferCleanup(stop)
+	return stop
+}
 
 // watchOpen gives the times at which pods of the namespace were seen open, each once.
 func watchOpen(g *gate) <-chan time.Time {

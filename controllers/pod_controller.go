@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,14 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/clock"
@@ -37,6 +41,10 @@ type PodReconciler struct {
 	Client client.Client
 	// Pods reads the pods that have the label: a cache of StripPod.
 	Pods client.Reader
+	// Live reads from the API server pods that carry the gate and have lost the label; nil: they are not looked after.
+	Live client.Reader
+	// Namespaces are those that the manager looks after; empty: all.
+	Namespaces []string
 	// Workloads says who made a pod.
 	Workloads *Workloads
 	Gates     *Gates
@@ -48,9 +56,13 @@ type PodReconciler struct {
 	Changed chan<- event.GenericEvent
 	// Jitter draws from 0 to 1; nil: at random.
 	Jitter func() float64
+	// Refusals keeps what the API server does not let us write; nil: of its own.
+	Refusals *PodRefusals
 	// StartGates says that pods with the start gate are let go once their database is migrated, with the rights of config/start-gate.
 	StartGates bool
 
+	once    sync.Once
+	strays  podStrays
 	written podWrites
 	mu      sync.Mutex
 	told    map[types.NamespacedName]string
@@ -70,17 +82,26 @@ type podPass struct {
 	// underway says that the SyncSchema of the pass is not at rest.
 	underway bool
 	ends     time.Time // of the first bypass to end
+	// refused is what the API server does not let us write, in words, retry when the first of it is tried again; zero: there is none.
+	refused []string
+	retry   time.Time
 }
 
 // judgedPod is a pod with the newest condition known of it and what it is to be.
 type judgedPod struct {
 	pod       *corev1.Pod
 	condition *corev1.PodCondition // nil: it has none yet
+	written   string               // the version that our last write had led to by then
 	verdict   podgate.Verdict
 }
 
 // Reconcile makes one pass over the pods that require a SyncSchema.
 func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	r.once.Do(func() {
+		if r.Refusals == nil {
+			r.Refusals = &PodRefusals{}
+		}
+	})
 	pass := &podPass{name: request.NamespacedName, now: r.now()}
 	if err := r.find(ctx, pass); err != nil {
 		return ctrl.Result{}, err
@@ -90,6 +111,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	}
 	r.judge(ctx, pass)
 	err := errors.Join(r.writeAll(ctx, pass), r.startAll(ctx, pass))
+	pass.refused, pass.retry = r.Refusals.shown(pass.name), r.Refusals.keep(pass.name, pass.pods)
 	r.show(pass)
 	r.tell(pass)
 	if err != nil {
@@ -98,18 +120,22 @@ func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{RequeueAfter: r.lookAgain(pass)}, nil
 }
 
-// find lists the pods of the pass.
+// find lists the pods of the pass: those with the label, and those that carry the gate and had it. Pods of Jobs are never gated.
 func (r *PodReconciler) find(ctx context.Context, pass *podPass) error {
 	pods, err := listPods(ctx, r.Pods, pass.name.Namespace)
 	if err != nil {
 		return err
 	}
-	pass.all = pods
-	for i := range pods {
-		for _, name := range schemasOfPod(&pods[i]) {
-			if name == pass.name {
-				pass.pods = append(pass.pods, judgedPod{pod: &pods[i], condition: r.written.current(&pods[i])})
-			}
+	strays, err := r.strays.current(ctx, r.Live, pass.name.Namespace, pass.now)
+	if err != nil {
+		return err
+	}
+	pass.all = slices.DeleteFunc(append(pods, strays...), func(pod corev1.Pod) bool { return ofJob(&pod) })
+	for i := range pass.all {
+		pod := &pass.all[i]
+		if slices.Contains(schemasOfPod(pod), pass.name) {
+			written := r.written.since(pod.UID)
+			pass.pods = append(pass.pods, judgedPod{pod: pod, condition: r.written.current(pod), written: written})
 		}
 	}
 	return nil
@@ -215,8 +241,8 @@ func (r *PodReconciler) lookAgain(pass *podPass) time.Duration {
 	case pass.underway && len(pass.pods) == 0:
 		after = watchEvery // its barrier, or its checkpoints, may come
 	}
-	if !pass.ends.IsZero() {
-		if left := max(pass.ends.Sub(pass.now), time.Millisecond); after == 0 || left < after {
+	for _, at := range []time.Time{pass.ends, pass.retry} {
+		if left := max(at.Sub(pass.now), time.Millisecond); !at.IsZero() && (after == 0 || left < after) {
 			after = left
 		}
 	}
@@ -236,14 +262,21 @@ func (p *podPass) waits() bool {
 	return facts.Gate != nil && facts.Foreign == "" && facts.Gate.PendingTotal > 0
 }
 
-// tell has the SyncSchema looked at whose gate or pods are not as they were.
+// tell has the SyncSchema looked at whose gate or pods are not as they were: when the last of them goes, too.
 func (r *PodReconciler) tell(pass *podPass) {
-	if r.Changed == nil || pass.wanted == 0 || len(pass.pods) == 0 && !pass.underway {
+	if r.Changed == nil {
 		return
 	}
-	state := pass.summary()
+	state := ""
+	if len(pass.pods) > 0 || pass.underway {
+		state = pass.summary()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if pass.wanted == 0 { // there is nobody to tell, and whoever gets the name later is told anew
+		delete(r.told, pass.name)
+		return
+	}
 	if r.told[pass.name] == state {
 		return
 	}
@@ -255,6 +288,9 @@ func (r *PodReconciler) tell(pass *podPass) {
 			r.told = map[types.NamespacedName]string{}
 		}
 		r.told[pass.name] = state
+		if state == "" {
+			delete(r.told, pass.name)
+		}
 	default: // the next pass tells it
 	}
 }
@@ -273,7 +309,7 @@ func (p *podPass) summary() string {
 			isTrue(podCondition(judged.pod, corev1.PodReady)), isTrue(podCondition(judged.pod, corev1.ContainersReady)), judged.verdict.Open)
 		counts[key]++
 	}
-	return gate + fmt.Sprint(counts) // maps are printed in the order of their keys
+	return gate + fmt.Sprint(p.refused, counts) // maps are printed in the order of their keys
 }
 
 func (r *PodReconciler) now() time.Time {
@@ -283,20 +319,32 @@ func (r *PodReconciler) now() time.Time {
 	return r.Clock.Now()
 }
 
-// SetupWithManager has the manager call Reconcile for the SyncSchemas that pods require. source gives the pods that have the label.
+// longestPodRetry bounds the pause after passes that failed: pods wait for them.
+const longestPodRetry = 10 * time.Second
+
+// SetupWithManager has the manager call Reconcile for the SyncSchemas that pods require.
 func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	return ctrl.NewControllerManagedBy(mgr).
+	options.RateLimiter = podRetries()
+	found := make(chan event.GenericEvent)
+	look := manager.RunnableFunc(func(ctx context.Context) error { return r.findStrays(ctx, found) })
+	return errors.Join(mgr.Add(look), ctrl.NewControllerManagedBy(mgr).
 		Named("pods").
 		Watches(&v1alpha1.SyncSchema{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(schemasOfObject)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(schemasOfObject), builder.WithPredicates(r.departures())).
+		WatchesRawSource(source.Channel(found, handler.EnqueueRequestsFromMapFunc(schemasOfObject))).
 		WithOptions(options).
-		Complete(r)
+		Complete(r))
+}
+
+// podRetries paces passes that failed.
+func podRetries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](hotGate, longestPodRetry)
 }
 
 func schemasOfObject(_ context.Context, object client.Object) []reconcile.Request {
 	pod, ok := object.(*corev1.Pod)
-	if !ok {
+	if !ok || ofJob(pod) {
 		return nil
 	}
 	var requests []reconcile.Request

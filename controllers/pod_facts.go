@@ -20,6 +20,10 @@ func StripPod(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
+	return stripped(pod), nil
+}
+
+func stripped(pod *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{TypeMeta: pod.TypeMeta, ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 		DeletionTimestamp: pod.DeletionTimestamp, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences,
@@ -42,7 +46,7 @@ func StripPod(object any) (any, error) {
 			small.Status.Conditions = append(small.Status.Conditions, condition)
 		}
 	}
-	return small, nil
+	return small
 }
 
 // listPods lists the pods of a namespace that ask for the gate and are not at their end.
@@ -52,9 +56,12 @@ func listPods(ctx context.Context, reader client.Reader, namespace string) ([]co
 	if err != nil {
 		return nil, fmt.Errorf("list the gated pods of namespace %s: %w", namespace, err)
 	}
-	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
-		return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	}), nil
+	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return atEnd(&pod) }), nil
+}
+
+// atEnd says that a pod is being deleted, or has done what it was for.
+func atEnd(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // podCondition finds a condition of a pod; nil: it has none of that type.

@@ -89,9 +89,9 @@ var _ = Describe("The gate of a database that another SyncSchema manages", func(
 
 		By("the database being this one's again")
 		g.owned(suite.identity, g.namespace, "clinic")
-		g.clock.advance(hotGate)
-		_, err := g.pods.Reconcile(g.ctx, request(g.namespace, "clinic"))
-		Expect(err).To(MatchError(ContainSubstring("take the start gate from pod")), "without the rights of config/start-gate")
+		g.look()
+		Expect(g.pods.Refusals.shown(request(g.namespace, "clinic").NamespacedName)).To(ConsistOf(ContainSubstring("start gate of pod held")),
+			"it was tried now, without the rights of config/start-gate")
 		Expect(g.state(older)).To(Equal("False Superseded"))
 	})
 

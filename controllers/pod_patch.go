@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,44 @@ const patchesAtOnce = 20
 type podWrites struct {
 	mu   sync.Mutex
 	last map[types.UID]podWrite
+	busy map[types.UID]*podTurn
+}
+
+// podTurn is the right to write one pod, with how many want it.
+type podTurn struct {
+	sync.Mutex
+	wanted int
+}
+
+// lock waits until nobody else writes a pod, and gives what ends that.
+func (w *podWrites) lock(uid types.UID) (free func()) {
+	w.mu.Lock()
+	if w.busy == nil {
+		w.busy = map[types.UID]*podTurn{}
+	}
+	turn := w.busy[uid]
+	if turn == nil {
+		turn = &podTurn{}
+		w.busy[uid] = turn
+	}
+	turn.wanted++
+	w.mu.Unlock()
+	turn.Lock()
+	return func() {
+		turn.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if turn.wanted--; turn.wanted == 0 {
+			delete(w.busy, uid)
+		}
+	}
+}
+
+// since gives the version that the last write led to; empty: none is remembered.
+func (w *podWrites) since(uid types.UID) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[uid].version
 }
 
 type podWrite struct {
@@ -81,40 +120,78 @@ func (w *podWrites) due(judged judgedPod, now time.Time) bool {
 
 // writeAll patches the conditions that are not as they are to be. Events are told when all are written: a hundred of them would be in the way of
 // the pods that come last.
+//
+// Errors: those of a way to the API server that fails. What it refuses of one pod is no error: the others do not wait for it.
 func (r *PodReconciler) writeAll(ctx context.Context, pass *podPass) error {
+	var mu sync.Mutex
+	var changed []judgedPod
+	wanted := slices.DeleteFunc(slices.Clone(pass.pods), func(judged judgedPod) bool {
+		return !r.written.due(judged, pass.now) || !r.Refusals.due(judged.pod.UID, writesCondition, pass.now)
+	})
+	err := eachPod(wanted, func(judged judgedPod) error {
+		wrote, err := r.write(ctx, judged, pass.now)
+		if wrote {
+			mu.Lock()
+			defer mu.Unlock()
+			changed = append(changed, judged)
+		}
+		return r.refused(judged.pod, writesCondition, wrote, err, pass.now)
+	})
+	for _, judged := range changed {
+		r.announce(judged)
+	}
+	return err
+}
+
+// eachPod calls do for every pod, some at a time, and gives all errors.
+func eachPod(pods []judgedPod, do func(judgedPod) error) error {
 	places := make(chan struct{}, patchesAtOnce)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var failures []error
-	var changed []judgedPod
-	for _, judged := range pass.pods {
-		if !r.written.due(judged, pass.now) {
-			continue
-		}
+	for _, judged := range pods {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			wrote, err := r.write(ctx, judged, pass.now)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
+			if err := do(judged); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
 				failures = append(failures, err)
-			}
-			if wrote {
-				changed = append(changed, judged)
 			}
 		})
 	}
 	all.Wait()
-	for _, judged := range changed {
-		r.announce(judged)
-	}
 	return errors.Join(failures...)
 }
 
-// write patches one condition, by its type and for the pod's UID, so that nothing else of the status is touched and no other pod is. A pod of
-// the same name that came since is refused with 422, or 409.
+// refused keeps what the API server answered to a write, and tells of it on the pod. An error that is no answer comes back.
+func (r *PodReconciler) refused(pod *corev1.Pod, what string, wrote bool, err error, now time.Time) error {
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil:
+		if wrote {
+			r.Refusals.done(pod.UID, what)
+		}
+		return nil
+	case !errors.As(err, &answer):
+		return err
+	}
+	if r.Refusals.note(pod, what, err, now) {
+		emit(r.Events, pod, []notice{{warning: true, reason: v1alpha1.ReasonWriteRefused, action: "Gate", note: cut(err.Error(), 1024)}})
+	}
+	return nil
+}
+
+// write patches one condition, by its type and for the pod's UID, so that nothing else of the status is touched and no other pod is. A pod that
+// is gone, or whose name is another pod's by now, is left alone: its own event brings us back.
 func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Time) (wrote bool, err error) {
+	// A pod may require several SyncSchemas, whose passes judge it at the same time. Whoever comes second would write what an older read showed
+	// over what a newer one did: a pod that was let in would be taken out.
+	free := r.written.lock(judged.pod.UID)
+	defer free()
+	if last := r.written.since(judged.pod.UID); last != "" && last != judged.written {
+		return false, nil // that write's event brings us back
+	}
 	condition := corev1.PodCondition{
 		Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: judged.verdict.Reason, Message: judged.verdict.Message,
 		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
@@ -135,8 +212,8 @@ func (r *PodReconciler) write(ctx context.Context, judged judgedPod, now time.Ti
 	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: judged.pod.Namespace, Name: judged.pod.Name}}
 	err = r.Client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body), client.FieldOwner(FieldManager))
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return false, nil // gone, or another pod: its own event brings us back
+	case isAnotherPod(err):
+		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("write the condition of pod %s: %w", judged.pod.Name, err)
 	}

@@ -3,13 +3,10 @@ package controllers
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,26 +21,14 @@ func (r *PodReconciler) startAll(ctx context.Context, pass *podPass) error {
 		return nil
 	}
 	of := func(schema string) podgate.Facts { return pass.facts[schema] }
-	var failures []error
-	var mu sync.Mutex
-	var patches sync.WaitGroup
-	free := make(chan struct{}, patchesAtOnce)
-	for _, judged := range pass.pods {
-		if !waitsToStart(judged.pod) || !podgate.MayStart(gateFacts(judged.pod, judged.condition), judged.verdict, of) {
-			continue
-		}
-		free <- struct{}{}
-		patches.Go(func() {
-			defer func() { <-free }()
-			if err := r.start(ctx, judged.pod); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failures = append(failures, err)
-			}
-		})
-	}
-	patches.Wait()
-	return errors.Join(failures...)
+	free := slices.DeleteFunc(slices.Clone(pass.pods), func(judged judgedPod) bool {
+		return !waitsToStart(judged.pod) || !podgate.MayStart(gateFacts(judged.pod, judged.condition), judged.verdict, of) ||
+			!r.Refusals.due(judged.pod.UID, writesStart, pass.now)
+	})
+	return eachPod(free, func(judged judgedPod) error {
+		err := r.start(ctx, judged.pod)
+		return r.refused(judged.pod, writesStart, err == nil, err, pass.now)
+	})
 }
 
 func waitsToStart(pod *corev1.Pod) bool {
@@ -64,7 +49,7 @@ func (r *PodReconciler) start(ctx context.Context, pod *corev1.Pod) error {
 	written := &corev1.Pod{}
 	written.Namespace, written.Name = pod.Namespace, pod.Name
 	err = r.Client.Patch(ctx, written, client.RawPatch(types.StrategicMergePatchType, patch))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if isAnotherPod(err) {
 		return nil // it is gone
 	}
 	if err != nil {

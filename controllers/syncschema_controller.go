@@ -63,6 +63,8 @@ type SyncSchemaReconciler struct {
 	// Pods reads the pods that ask for the gate, Workloads says who made them; nil: nobody watches pods.
 	Pods      client.Reader
 	Workloads *Workloads
+	// Refusals has what the API server did not let PodReconciler write; nil: nothing.
+	Refusals *PodRefusals
 	// Changed tells of SyncSchemas of which the gate or the pods changed; nil: nobody does.
 	Changed <-chan event.GenericEvent
 

@@ -28,6 +28,7 @@ type schemaPass struct {
 	gate          *storage.ServeGate            // set by observe, for spec.version
 	plan          *v1alpha1.Plan                // set by approve while it waits
 	pods          *schemaPods                   // set by seePods; nil: nobody watches pods
+	refused       []string                      // writes of pods that the API server refuses, in words
 	advice        advice                        // what was said before, and is counted between passes
 	bypass        *podgate.Bypass               // a person's decision that holds now; nil: there is none
 	bypassedBy    string                        // the program that wrote it

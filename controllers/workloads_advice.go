@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,9 +22,10 @@ type advices struct {
 }
 
 type advice struct {
-	version      int32 // spec.version that it is about
-	planned      bool
-	unversioned  []storage.UnversionedWriter // of the plan of this version
+	version      int32                       // spec.version that it is about
+	planned      int64                       // generation for which the writers were looked at; 0: for none
+	unversioned  []storage.UnversionedWriter // by that look
+	expected     time.Duration               // how long new pods wait, by the last plan
 	warned       map[types.UID]bool          // workloads that were warned of
 	lateWarned   map[types.UID]bool          // workloads whose deadline was
 	waitingSince time.Time                   // for pods; zero: not
@@ -109,23 +111,53 @@ func (r *SyncSchemaReconciler) warn(_ context.Context, pass *schemaPass) (*verdi
 	return nil, nil
 }
 
-// planAhead asks once how long new pods are expected to wait, and who writes without a version. A plan that cannot be made is no matter of this
-// phase: the barrier says why.
-func (r *SyncSchemaReconciler) planAhead(ctx context.Context, pass *schemaPass) {
-	plan, err := pass.lease.Store.Plan(ctx, *pass.target)
+// plan asks what the barrier would do. The look at who writes to the sources lasts seconds, and so it is had once for a spec: what it found is
+// kept.
+func (r *SyncSchemaReconciler) plan(ctx context.Context, pass *schemaPass) (storage.Plan, error) {
+	target := *pass.target
+	target.WritersKnown = pass.advice.planned == pass.object.Generation
+	plan, err := pass.lease.Store.Plan(ctx, target)
 	if err != nil {
+		return storage.Plan{}, fmt.Errorf("plan version %d: %w", target.Version, err)
+	}
+	if !target.WritersKnown {
+		pass.advice.planned, pass.advice.unversioned = pass.object.Generation, plan.Unversioned
+	}
+	pass.advice.expected = plan.ExpectedPause
+	r.advise(pass)
+	return plan, nil
+}
+
+// planAhead asks once for what is ahead, where pods or writers are to be told of: pods wait for the gate, or programs write to sources whose
+// changes are captured, and so do not follow the protocol. A plan that cannot be made is no matter of this phase: the barrier says why.
+func (r *SyncSchemaReconciler) planAhead(ctx context.Context, pass *schemaPass) {
+	if pass.advice.planned == pass.object.Generation || !pass.captures() && (pass.pods == nil || len(pass.pods.groups) == 0) {
 		return
 	}
-	pass.advice.planned, pass.advice.unversioned = true, plan.Unversioned
+	_, _ = r.plan(ctx, pass)
+}
+
+// captures says that the barrier will declare a checkpoint with a captured source.
+func (p *schemaPass) captures() bool {
+	return slices.ContainsFunc(p.target.Checkpoints, func(c storage.Checkpoint) bool {
+		return c.Version > p.status.StoredVersion && slices.ContainsFunc(c.Sources, func(s storage.Source) bool { return s.Changes == storage.Capture })
+	})
+}
+
+// advise warns, once for a workload, of a deadline that is shorter than the expected wait.
+func (r *SyncSchemaReconciler) advise(pass *schemaPass) {
+	if pass.pods == nil {
+		return
+	}
 	for _, w := range pass.pods.workloads() {
 		deadline := time.Duration(w.deadline) * time.Second
-		if deadline == 0 || deadline >= plan.ExpectedPause || pass.advice.lateWarned[w.uid] {
+		if deadline == 0 || deadline >= pass.advice.expected || pass.advice.lateWarned[w.uid] {
 			continue
 		}
 		pass.advice.lateWarned[w.uid] = true
 		r.tellBoth(pass, w, "ProgressDeadline", fmt.Sprintf(
 			"%s %s has progressDeadlineSeconds %d, and new pods are expected to wait %d s: it will be reported as failed while it waits as intended",
-			w.kind, w.name, w.deadline, int64(plan.ExpectedPause.Seconds())))
+			w.kind, w.name, w.deadline, int64(pass.advice.expected.Seconds())))
 	}
 }
 
@@ -141,15 +173,14 @@ func (r *SyncSchemaReconciler) tellBoth(pass *schemaPass, w workload, reason, no
 // awaitPods finds out what is ahead, and, with cutover WhenPodsWait, keeps the barrier back until every workload has pods of the new version
 // that only the gate holds.
 func (r *SyncSchemaReconciler) awaitPods(ctx context.Context, pass *schemaPass) (*verdict, error) {
-	if pass.pods == nil {
-		return nil, nil
-	}
 	if pass.status.StoredVersion >= pass.target.Version {
 		pass.advice.unversioned = nil // the fence has an answer for them now
 		return nil, nil
 	}
-	if !pass.advice.planned && len(pass.pods.groups) > 0 {
-		r.planAhead(ctx, pass)
+	r.planAhead(ctx, pass)
+	r.advise(pass)
+	if pass.pods == nil {
+		return nil, nil
 	}
 	strategy := pass.object.Spec.EffectiveStrategy()
 	if strategy.Cutover != v1alpha1.CutoverWhenPodsWait {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -42,6 +43,7 @@ func (r *SyncSchemaReconciler) seePods(ctx context.Context, pass *schemaPass) (*
 	if pass.status != nil {
 		pass.advice = pass.advice.countRefused(pass.status.Refused, pass.now)
 	}
+	pass.refused = r.Refusals.shown(client.ObjectKeyFromObject(pass.object))
 	if r.Pods == nil {
 		return nil, nil
 	}
@@ -139,6 +141,10 @@ func (p *schemaPass) addPodConditions(set *conditionSet) {
 	if text := p.advice.unversionedWriters(p.now); text != "" {
 		set.add(v1alpha1.ConditionUnversionedWriters, "True", v1alpha1.ReasonVersionMissing, text)
 	}
+	if n := len(p.refused); n > 0 {
+		set.add(v1alpha1.ConditionPodsRefused, "True", v1alpha1.ReasonWriteRefused, fmt.Sprintf(
+			"the API server refuses %d writes, and those pods are held: %s", n, someOf(p.refused, maxNamedPods)))
+	}
 	if p.pods == nil {
 		return
 	}
@@ -190,7 +196,7 @@ func someOf(list []string, most int) string {
 // podEvents tells of conditions that became true, or were withdrawn, with this pass.
 func (p *schemaPass) podEvents(after []metav1.Condition) []notice {
 	var out []notice
-	for _, kind := range []string{v1alpha1.ConditionPodsUngated, v1alpha1.ConditionGateBypassed, v1alpha1.ConditionUnversionedWriters} {
+	for _, kind := range []string{v1alpha1.ConditionPodsUngated, v1alpha1.ConditionPodsRefused, v1alpha1.ConditionGateBypassed, v1alpha1.ConditionUnversionedWriters} {
 		now, was := meta.FindStatusCondition(after, kind), meta.FindStatusCondition(p.before.Conditions, kind)
 		if now != nil && was == nil {
 			out = append(out, notice{warning: true, reason: now.Reason, action: "Gate", note: now.Message})

@@ -178,6 +178,12 @@ const (
 	// ReasonPodsWithoutGate appears with it; the message has their number and some names.
 	ReasonPodsWithoutGate = "PodsWithoutGate"
 
+	// ConditionPodsRefused is true while the API server does not let the operator write the condition of pods, or take their start gate away:
+	// a right is missing, or a policy protects the pod. Those pods are held; the others, and Ready, are not touched by it.
+	ConditionPodsRefused = "PodsRefused"
+	// ReasonWriteRefused appears with it; the message has the number, some names, and the API server's words.
+	ReasonWriteRefused = "WriteRefused"
+
 	// ConditionUnversionedWriters is true when programs write to the sources without a version, or were refused for it.
 	ConditionUnversionedWriters = "UnversionedWriters"
 	// ReasonVersionMissing appears with it; the message has number, application and user.

@@ -13,6 +13,8 @@ type Target struct {
 	Owner            Owner
 	TakeOver         string // "<cluster>/<namespace>/<name>" of the owner to take over from, or empty
 	Lock             LockLimits
+	// WritersKnown has Plan leave out its look at who writes to the sources, which lasts seconds. It changes nothing else.
+	WritersKnown bool
 }
 
 // Layout says how an application table is laid out.

@@ -26,7 +26,7 @@ const (
 
 // Plan says what EnsureSchema would do now: locks, statements, rows, how long it would take, and who would be met. It changes nothing, takes no
 // lock but those of reading, and works without a catalog. Its look at writers lasts five seconds, and is left out where
-// no checkpoint is to be declared. Rows and times are estimates.
+// no checkpoint is to be declared, and where target says that it was had. Rows and times are estimates.
 //
 // Errors: those of storage.Decide. A weakened fence is among the warnings of the decision; EnsureSchema would be refused for it.
 func (s *Store) Plan(ctx context.Context, target storage.Target) (storage.Plan, error) {
@@ -49,8 +49,10 @@ func (s *Store) Plan(ctx context.Context, target storage.Target) (storage.Plan, 
 	if err != nil {
 		return storage.Plan{}, err
 	}
-	if plan.Unversioned, err = s.sampleWriters(ctx, plan.Decision.Declare); err != nil {
-		return storage.Plan{}, err
+	if !target.WritersKnown {
+		if plan.Unversioned, err = s.sampleWriters(ctx, plan.Decision.Declare); err != nil {
+			return storage.Plan{}, err
+		}
 	}
 	holders, err := s.holders(ctx, seen.locks)
 	if err != nil {
