@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"strings"
@@ -23,8 +24,9 @@ func newLogger(to io.Writer, o *options) logr.Logger {
 	return logr.FromSlogHandler(calm{slog.NewJSONHandler(to, handling)})
 }
 
-// useLogger makes the libraries log as we do.
+// useLogger makes the libraries log as we do; those that use the package log too, as the HTTP servers do.
 func useLogger(logger logr.Logger) {
+	slog.SetDefault(slog.New(logr.ToSlogHandler(logger)))
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
 }
@@ -64,10 +66,10 @@ var passing = map[string]string{
 }
 
 // passes says of an error of the API server that it is about two who wrote the same object, of whom one writes again (two replicas that make the
-// certificate, a status that was taken away), or about a namespace that is being deleted, which takes in no events; and of others that they are
-// known to pass.
+// certificate, a status that was taken away), or about a namespace that is being deleted, which takes in no events; of others that they are
+// known to pass, or come of the program's end.
 func passes(message string, err error) bool {
-	if apierrors.IsConflict(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if errors.Is(err, context.Canceled) || apierrors.IsConflict(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return true
 	}
 	begin, known := passing[message]

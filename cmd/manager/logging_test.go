@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ func TestOnlyWhatSomebodyMayHaveToDoSomethingAboutIsLoggedAsAnError(t *testing.T
 	}{
 		"two wrote the same object":           {fmt.Errorf("write: %w", apierrors.NewConflict(secrets, "x", errors.New("it was modified"))), "INFO"},
 		"a namespace that is being deleted":   {terminating, "INFO"},
+		"what the end cut short":              {fmt.Errorf("write: %w", context.Canceled), "INFO"},
 		"a right that is missing":             {apierrors.NewForbidden(secrets, "x", errors.New("no role")), "ERROR"},
 		"an object that the server refuses":   {apierrors.NewInvalid(schema.GroupKind{Kind: "Job"}, "x", nil), "ERROR"},
 		"anything else":                       {errors.New("the port is taken"), "ERROR"},
