@@ -254,7 +254,7 @@ func (e *environment) startManager(t testing.TB, pod int, args ...string) *manag
 	kubeconfig := e.cluster.Kubeconfig("manager", e.cluster.ServiceAccount(systemNamespace, account))
 	all := append([]string{
 		"--kubeconfig=" + kubeconfig, "--health-bind-address=" + m.health, "--metrics-bind-address=" + m.metrics, "--resync=5s",
-		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=500ms",
+		"--leader-election-lease-duration=10s", "--leader-election-renew-deadline=8s", "--leader-election-retry-period=500ms",
 	}, e.args...)
 	// Two managers on one machine cannot both have the webhook's port; a test of the webhook gives it another.
 	all = append(all, "--webhook-bind-address=0")

@@ -73,7 +73,7 @@ func (e *environment) atScale(t testing.TB, s scale) {
 	m.admin = open(t, server.DSN("postgres"))
 	silent := m.makeDatabases(server)
 	started := time.Now()
-	m.manager = e.startManager(t, 0, "--leader-election-name=rest", "--namespaces="+m.namespace, "--resync="+s.resync.String())
+	m.manager = e.startManager(t, 0, "--leader-elect=false", "--namespaces="+m.namespace, "--resync="+s.resync.String())
 	t.Cleanup(m.count())
 	m.await("all gates to be open", func(schema *v1alpha1.SyncSchema) bool {
 		return schema.Status.GateOpen != nil && *schema.Status.GateOpen
