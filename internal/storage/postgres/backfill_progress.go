@@ -112,7 +112,8 @@ func (r *progressReader) work(ctx context.Context) error {
 		   AND c.partition = p.partition
 		 WHERE p.checkpoint = $1::text
 		   AND p.kind = 'claim'
-		 ORDER BY p.updated_at_ms, p.owner_epoch`), r.name)
+		 -- A clock that was put back must not make the claim of rows that are done the newest.
+		 ORDER BY coalesce(c.state, 'activated') <> 'activated', p.updated_at_ms, p.owner_epoch`), r.name)
 	if err != nil {
 		return fmt.Errorf("read the claims: %w", err)
 	}

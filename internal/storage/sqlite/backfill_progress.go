@@ -88,11 +88,15 @@ func readClaims(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgress
 	claims, err := collect(ctx, tx, func(row interface{ Scan(...any) error }) (n noted, err error) {
 		return n, row.Scan(&n.token, &n.facts, &n.lastError)
 	}, `
-		SELECT claim_token, facts, last_error
-		  FROM main.sync_backfill_progress
-		 WHERE checkpoint = ?1
-		   AND kind = 'claim'
-		 ORDER BY updated_at_ms, owner_epoch`, p.Definition.Name)
+		SELECT p.claim_token, p.facts, CASE WHEN c.state = 'activated' THEN '' ELSE p.last_error END
+		  FROM main.sync_backfill_progress p
+		  LEFT JOIN main.sync_backfill_checkpoints c
+		    ON c.name = p.checkpoint
+		   AND c.partition = p.partition
+		 WHERE p.checkpoint = ?1
+		   AND p.kind = 'claim'
+		 -- A clock that was put back must not make the claim of rows that are done the newest.
+		 ORDER BY coalesce(c.state, 'activated') <> 'activated', p.updated_at_ms, p.owner_epoch`, p.Definition.Name)
 	for _, claim := range claims {
 		facts, err := decodeFacts(claim.facts)
 		if err != nil {

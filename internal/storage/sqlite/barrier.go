@@ -46,43 +46,44 @@ type finding struct {
 	decision storage.Decision
 }
 
-// look reads the facts in the caller's transaction.
-func (s *Store) look(ctx context.Context, q querier, target storage.Target) (finding, error) {
+// find reads what there is, and of whom, in the caller's transaction.
+func (s *Store) find(ctx context.Context, q querier, target storage.Target) (finding, error) {
 	f := finding{target: target}
 	var err error
 	if f.objects, err = readObjects(ctx, q); err != nil {
 		return f, err
 	}
-	if f.recorded, err = readOwner(ctx, q, f.objects); err != nil {
-		return f, err
-	}
-	f.facts, err = readFacts(ctx, q, f.objects, target)
+	f.recorded, err = readOwner(ctx, q, f.objects)
 	return f, err
+}
+
+// decide reads the facts in the caller's transaction and judges them.
+func (f *finding) decide(ctx context.Context, q querier) (err error) {
+	if f.facts, err = readFacts(ctx, q, f.objects, f.target); err == nil {
+		f.decision, err = storage.Decide(f.target, f.facts)
+	}
+	return err
 }
 
 // judge reads the facts in the caller's transaction and decides.
 func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (finding, error) {
-	f, err := s.look(ctx, q, target)
-	if err != nil {
-		return f, err
+	f, err := s.find(ctx, q, target)
+	if err == nil {
+		err = f.decide(ctx, q)
 	}
-	f.decision, err = storage.Decide(target, f.facts)
 	return f, err
 }
 
 // examine is judge behind a look at fence and guards. What has been weakened since this build's were installed is not mended in silence,
 // because rows may have got in: it is refused before anything is judged by what stands there, and RepairFence mends and counts.
 func (s *Store) examine(ctx context.Context, q querier, target storage.Target) (finding, error) {
-	f, err := s.look(ctx, q, target)
-	if err != nil {
-		return f, err
+	f, err := s.find(ctx, q, target)
+	if err == nil && !f.installs() && f.recorded.protocol == storage.CatalogProtocol {
+		err = refuseWeakened(ctx, q, f.objects)
 	}
-	if !f.installs() && f.recorded.protocol == storage.CatalogProtocol {
-		if err := refuseWeakened(ctx, q, f.objects); err != nil {
-			return f, err
-		}
+	if err == nil {
+		err = f.decide(ctx, q)
 	}
-	f.decision, err = storage.Decide(target, f.facts)
 	return f, err
 }
 

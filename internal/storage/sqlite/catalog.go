@@ -53,6 +53,9 @@ var catalogTables = []string{
 	"sync_barrier_replaced",
 }
 
+// emptyTables hold nothing that has to last: notes of the guards, and what no batch of ours ever leaves over.
+var emptyTables = []string{"sync_barrier_replaced", "sync_backfill_leftovers"}
+
 // catalogIndexes are our indexes on tables of the sync protocol.
 var catalogIndexes = []string{"syncbarrier_checkpoints_open", "syncbarrier_checkpoints_by_name", "syncbarrier_changes_by_table"}
 
@@ -93,7 +96,7 @@ func installCatalog(ctx context.Context, q querier, objects schemaObjects) (int,
 		WHERE NOT EXISTS (SELECT 1 FROM sync_writer_fence WHERE partition = '*')`); err != nil {
 		return 0, translate(err, "install the fence")
 	}
-	installed, err := installTriggers(ctx, q)
+	installed, err := installTriggers(ctx, q, nil)
 	return statements + 1 + len(installed), err
 }
 

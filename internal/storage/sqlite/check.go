@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -43,11 +44,14 @@ func (s *Store) fenceReport(ctx context.Context, q querier) (storage.FenceReport
 	if err != nil {
 		return storage.FenceReport{}, err
 	}
-	minimum, _, err := readFence(ctx, q)
+	report := storage.FenceReport{Findings: findings}
+	if !objects.isTable("sync_writer_fence") {
+		return report, nil
+	}
+	report.MinWriterVersion, _, err = readFence(ctx, q)
 	if err != nil && storage.CodeOf(err) != storage.CodeFenceBroken { // that is among the findings
 		return storage.FenceReport{}, err
 	}
-	report := storage.FenceReport{MinWriterVersion: minimum, Findings: findings}
 	if !objects.hasVersions() { // among the findings too, and there is nothing to count by
 		return report, nil
 	}
@@ -66,7 +70,7 @@ func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]sto
 	if err != nil {
 		return nil, err
 	}
-	var findings []storage.FenceFinding
+	findings := missingObjects(objects)
 	for _, t := range triggers {
 		have, exists := standing[t.name]
 		switch {
@@ -82,6 +86,9 @@ func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]sto
 		if finding, found := foreignTrigger(standing[name]); found {
 			findings = append(findings, finding)
 		}
+	}
+	if !objects.isTable("sync_writer_fence") {
+		return findings, nil // the rest compares with what stands there
 	}
 	history, err := readHistory(ctx, q, objects)
 	if err != nil {
@@ -101,6 +108,26 @@ func checkTriggers(ctx context.Context, q querier, objects schemaObjects) ([]sto
 	}
 	listed, err := checkListedFences(ctx, q, objects)
 	return append(findings, listed...), err
+}
+
+// missingObjects finds tables and indexes of the catalog that were dropped. Only those that hold nothing of their own can be made again.
+func missingObjects(objects schemaObjects) []storage.FenceFinding {
+	var findings []storage.FenceFinding
+	for _, table := range slices.Concat(catalogTables, sortedKeys(protocolColumns)) {
+		if !objects.isTable(table) {
+			findings = append(findings, storage.FenceFinding{
+				Object: "table " + table, Repairable: slices.Contains(emptyTables, table), Problem: "it is missing",
+			})
+		}
+	}
+	for _, index := range catalogIndexes {
+		if objects.kinds[index] != "index" {
+			findings = append(findings, storage.FenceFinding{
+				Object: "index " + index, Repairable: true, Problem: "it is missing, so what is asked under a lock takes long",
+			})
+		}
+	}
+	return findings
 }
 
 func missingTrigger(t trigger) storage.FenceFinding {

@@ -52,6 +52,12 @@ func translate(err error, what string) error {
 	if raised := raisedByUs(err, what); raised != nil {
 		return raised
 	}
+	if isCatalogMissing(err) {
+		return &storage.Error{
+			Code: storage.CodeConflict, Message: what + ": the file has no Syncbarrier catalog, or a part of it was dropped", Err: err,
+			Hint: "apply a schema version first; `syncbarrier fence check` says what was dropped",
+		}
+	}
 	code := storage.CodeInternal
 	var result *modernc.Error
 	switch {
@@ -79,6 +85,13 @@ func raisedByUs(err error, what string) error {
 	return &storage.Error{Code: storage.Code(code), Message: what + ": the database refused it"}
 }
 
+var catalogTable = regexp.MustCompile(`no such table: (main\.)?sync_`)
+
+// isCatalogMissing says that a statement named a table of the catalog which is not there. SQLite says so in words only.
+func isCatalogMissing(err error) bool {
+	return primaryCode(err) == codeError && catalogTable.MatchString(err.Error())
+}
+
 // notTheSQL are results without a code of their own that no SQL is to blame for.
 var notTheSQL = []int{codeNoMemory, codeCorrupt, codeProtocol}
 
@@ -89,6 +102,9 @@ func translateUserSQL(err error, what string) error {
 	var known *storage.Error
 	if err == nil || errors.As(err, &known) {
 		return err
+	}
+	if isCatalogMissing(err) { // it names one by itself
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: err}
 	}
 	translated := translate(err, what)
 	switch class := storage.ClassOf(translated); {

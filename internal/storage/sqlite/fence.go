@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	_ "embed"
+	"slices"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -42,8 +43,9 @@ func parseTriggers(file string) []trigger {
 }
 
 // installTriggers puts fence and guards in place and returns the names of those that it had to put back. One that stands as it should is not
-// touched; one that differs is replaced inside the caller's transaction, so that no other connection ever sees the table without it.
-func installTriggers(ctx context.Context, q querier) ([]string, error) {
+// touched; one that differs is replaced inside the caller's transaction, so that no other connection ever sees the table without it. Those on
+// tables in without are left out.
+func installTriggers(ctx context.Context, q querier, without []string) ([]string, error) {
 	standing, err := readTriggers(ctx, q)
 	if err != nil {
 		return nil, err
@@ -51,7 +53,7 @@ func installTriggers(ctx context.Context, q querier) ([]string, error) {
 	var installed []string
 	for _, t := range triggers {
 		have, exists := standing[t.name]
-		if have == t {
+		if have == t || slices.Contains(without, t.table) {
 			continue
 		}
 		if exists {

@@ -46,11 +46,11 @@ type Config struct {
 // writes; CodeAuthenticationFailed for one that may not be read; CodeLockTimeout.
 func Open(ctx context.Context, config Config) (*Store, error) {
 	what := "open " + config.Path
-	file, err := checkPath(config)
+	given, file, err := checkPath(config)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: config.Path, file: file, busy: config.BusyTimeout, turn: make(chan struct{}, 1), queries: map[string]storage.RegisteredQuery{}}
+	s := &Store{path: config.Path, given: given, file: file, busy: config.BusyTimeout, turn: make(chan struct{}, 1), queries: map[string]storage.RegisteredQuery{}}
 	if s.busy <= 0 {
 		s.busy = defaultBusyTimeout
 	}
@@ -61,7 +61,8 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if connections <= 0 {
 		connections = defaultMaxConnections
 	}
-	s.db = sql.OpenDB(&connector{name: s.dataSourceName(config.Create)})
+	opener := &connector{name: s.dataSourceName(config.Create)}
+	s.db = sql.OpenDB(opener)
 	connections = max(connections, 2)
 	s.db.SetMaxOpenConns(connections)
 	s.db.SetMaxIdleConns(connections)
@@ -76,45 +77,46 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		}
 		return nil, err
 	}
+	opener.name = s.dataSourceName(false) // a file that goes away later is not made again
 	return s, nil
 }
 
-// checkPath refuses what SQLite would misunderstand or hang on, and gives the real path. It must not open the file: closing it again
+// checkPath refuses what SQLite would misunderstand or hang on, and gives the absolute path as it was given and the real one. It must not open the file: closing it again
 // would drop every lock that this process holds on it (POSIX, fcntl(2)), those of another Store included.
-func checkPath(config Config) (string, error) {
+func checkPath(config Config) (given, file string, err error) {
 	path := config.Path
 	switch {
 	case path == "":
-		return "", storage.Refuse(storage.CodeInvalidSpec, "the path of the SQLite file is empty")
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "the path of the SQLite file is empty")
 	case path == ":memory:":
-		return "", storage.Refuse(storage.CodeInvalidSpec, "a database in memory has one connection and nobody to keep out; name a file")
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "a database in memory has one connection and nobody to keep out; name a file")
 	case strings.ContainsRune(path, 0):
-		return "", storage.Refuse(storage.CodeInvalidSpec, "the path of the SQLite file holds a NUL character")
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "the path of the SQLite file holds a NUL character")
 	}
-	absolute, err := filepath.Abs(path)
+	given, err = filepath.Abs(path)
 	if err != nil {
-		return "", storage.Refuse(storage.CodeInvalidSpec, "open %s: %v", path, err)
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "open %s: %v", path, err)
 	}
-	info, err := os.Stat(absolute)
+	info, err := os.Stat(given)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return "", storage.Refuse(storage.CodeAuthenticationFailed, "open %s: the right to reach the file is missing", path)
+		return "", "", storage.Refuse(storage.CodeAuthenticationFailed, "open %s: the right to reach the file is missing", path)
 	case errors.Is(err, fs.ErrNotExist) && config.Create:
-		if parent, err := os.Stat(filepath.Dir(absolute)); err != nil || !parent.IsDir() {
-			return "", storage.Refuse(storage.CodeInvalidSpec, "open %s: the directory does not exist", path)
+		if parent, err := os.Stat(filepath.Dir(given)); err != nil || !parent.IsDir() {
+			return "", "", storage.Refuse(storage.CodeInvalidSpec, "open %s: the directory does not exist", path)
 		}
-		return absolute, nil
+		return given, given, nil
 	case err != nil:
-		return "", storage.Refuse(storage.CodeInvalidSpec, "open %s: the file does not exist", path)
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "open %s: the file does not exist", path)
 	case info.IsDir():
-		return "", storage.Refuse(storage.CodeInvalidSpec, "open %s: it is a directory, not a database file", path)
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "open %s: it is a directory, not a database file", path)
 	case !info.Mode().IsRegular():
-		return "", storage.Refuse(storage.CodeInvalidSpec, "open %s: it is no regular file", path)
+		return "", "", storage.Refuse(storage.CodeInvalidSpec, "open %s: it is no regular file", path)
 	}
-	if real, err := filepath.EvalSymlinks(absolute); err == nil {
-		absolute = real
+	if file, err = filepath.EvalSymlinks(given); err != nil {
+		file = given
 	}
-	return absolute, nil
+	return given, file, nil
 }
 
 // dataSourceName writes the settings into the name that every connection of the pool is opened with: a PRAGMA through the pool would
@@ -170,10 +172,10 @@ func (s *Store) firstLook(ctx context.Context, what string) error {
 	return nil
 }
 
-// checkSameFile refuses to go on once another file stands at the path, as after a restore by mv: connections would go on with the file
-// before, which nobody else sees, and a worker would report as done what is nowhere. It does not open the file (checkPath says why).
+// checkSameFile refuses to go on once another file stands at the path, as after a restore by mv or where a link was turned: connections would go
+// on with the file before, which nobody else sees, and a worker would report as done what is nowhere. It does not open the file (checkPath says why).
 func (s *Store) checkSameFile(what string) error {
-	if now, err := os.Stat(s.file); err == nil && os.SameFile(now, s.opened) {
+	if now, err := os.Stat(s.given); err == nil && os.SameFile(now, s.opened) {
 		return nil
 	}
 	return storage.Refuse(storage.CodeConflict, "%s: %s is not the file any more that was opened: it was replaced, moved or deleted", what, s.path).

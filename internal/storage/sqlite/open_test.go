@@ -84,6 +84,52 @@ func TestARelativePathAndALinkMeanTheSameFile(t *testing.T) {
 	same(t, "file", linked.file, store.file)
 }
 
+// TestAFileThatIsNotThereAnyMoreIsNotWorkedOn: what goes on with it would be seen by nobody, and reported as done.
+func TestAFileThatIsNotThereAnyMoreIsNotWorkedOn(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(directory string) error{
+		"another file in its place": func(d string) error { return os.Rename(filepath.Join(d, "other.db"), filepath.Join(d, "app.db")) },
+		"deleted":                   func(d string) error { return os.Remove(filepath.Join(d, "app.db")) },
+		"the link leads elsewhere": func(d string) error {
+			if err := os.Symlink(filepath.Join(d, "other.db"), filepath.Join(d, "next")); err != nil {
+				return err
+			}
+			return os.Rename(filepath.Join(d, "next"), filepath.Join(d, "link.db"))
+		},
+		"a link in its path leads elsewhere": func(d string) error {
+			if err := os.Remove(filepath.Join(d, "current")); err != nil {
+				return err
+			}
+			return os.Symlink(t.TempDir(), filepath.Join(d, "current"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			directory := t.TempDir()
+			for _, file := range []string{"app.db", "other.db"} {
+				apply(t, openStore(t, filepath.Join(directory, file)), version6())
+			}
+			for link, to := range map[string]string{"link.db": "app.db", "current": "."} {
+				if err := os.Symlink(filepath.Join(directory, to), filepath.Join(directory, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := map[string]string{"the link leads elsewhere": "link.db", "a link in its path leads elsewhere": "current/app.db"}[name]
+			if path == "" {
+				path = "app.db"
+			}
+			store := openStore(t, filepath.Join(directory, path))
+			if err := change(directory); err != nil {
+				t.Fatal(err)
+			}
+			refuse(t, store, version7(), storage.CodeConflict, path)
+			_, err := store.ReadServeGate(testContext(t), 6)
+			wantCode(t, err, storage.CodeConflict)
+			same(t, "there is a file", exists(t, filepath.Join(directory, "app.db")), name != "deleted")
+		})
+	}
+}
+
 func TestEveryConnectionHasItsSettings(t *testing.T) {
 	store := openWith(t, Config{Path: newFile(t), Create: true})
 	wantSettings(t, store)

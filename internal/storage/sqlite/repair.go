@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"slices"
+	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -39,21 +41,36 @@ func repair(ctx context.Context, tx *sql.Conn) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The row goes first: with the triggers in place and no row, everything would be refused.
-	repaired, err := repairFenceRow(ctx, tx, objects)
+	repaired, err := repairObjects(ctx, tx, objects)
 	if err != nil {
 		return nil, err
 	}
-	listed, err := repairListedFences(ctx, tx, objects)
-	if err != nil {
-		return nil, err
+	if objects.isTable("sync_writer_fence") {
+		// The rows go first: with the triggers in place and no row, everything would be refused.
+		for _, rows := range []func(context.Context, querier, schemaObjects) ([]string, error){repairFenceRow, repairListedFences} {
+			raised, err := rows(ctx, tx, objects)
+			if err != nil {
+				return nil, err
+			}
+			repaired = append(repaired, raised...)
+		}
 	}
-	repaired = append(repaired, listed...)
-	if !objects.hasVersions() {
+	if objects.isTable("sync_commits") && !objects.hasVersions() {
 		// A trigger that names a column which is not there makes SQLite refuse to rename one, so nobody could put the column back.
 		return repaired, nil
 	}
-	installed, err := installTriggers(ctx, tx)
+	var gone []string
+	for table := range protocolColumns {
+		if !objects.isTable(table) {
+			gone = append(gone, table)
+		}
+	}
+	for _, table := range catalogTables {
+		if !objects.isTable(table) && !slices.Contains(emptyTables, table) {
+			gone = append(gone, table)
+		}
+	}
+	installed, err := installTriggers(ctx, tx, gone)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +78,31 @@ func repair(ctx context.Context, tx *sql.Conn) ([]string, error) {
 		repaired = append(repaired, "trigger "+name)
 	}
 	return repaired, nil
+}
+
+// repairObjects makes the tables and indexes again that hold nothing of their own.
+func repairObjects(ctx context.Context, q querier, objects schemaObjects) ([]string, error) {
+	var repaired []string
+	for _, statement := range catalogStatements {
+		// CREATE TABLE IF NOT EXISTS name(, CREATE INDEX IF NOT EXISTS name ON table
+		kind, name := strings.ToLower(strings.Fields(statement)[1]), strings.TrimSuffix(strings.Fields(statement)[5], "(")
+		isOurs := slices.Contains(emptyTables, name) || slices.Contains(catalogIndexes, name) && objects.isTable(indexedTable(statement))
+		if !isOurs || objects.kinds[name] == kind {
+			continue
+		}
+		if _, err := q.ExecContext(ctx, statement); err != nil {
+			return nil, translate(err, "make "+kind+" "+name+" again")
+		}
+		repaired = append(repaired, kind+" "+name)
+	}
+	return repaired, nil
+}
+
+// indexedTable gives the table of one of our CREATE INDEX statements.
+func indexedTable(statement string) string {
+	_, on, _ := strings.Cut(statement, " ON ")
+	table, _, _ := strings.Cut(on, "(")
+	return table
 }
 
 // repairFenceRow raises the fence for all to what it was raised to before. A row that holds no number is for a person to mend.

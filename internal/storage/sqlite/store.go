@@ -14,7 +14,8 @@ import (
 type Store struct {
 	db      *sql.DB
 	path    string // as it was given, for messages
-	file    string // absolute, with symbolic links followed
+	given   string // absolute, with symbolic links as they stand: they may lead elsewhere later
+	file    string // where they led when it was opened
 	opened  os.FileInfo
 	queries map[string]storage.RegisteredQuery
 	busy    time.Duration

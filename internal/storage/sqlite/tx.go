@@ -218,6 +218,9 @@ func (s *Store) acquire(ctx context.Context, what string) (*sql.Conn, error) {
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.path, acquireTimeout)
 	default:
+		if gone := s.checkSameFile(what); ctx.Err() == nil && gone != nil {
+			return nil, gone // why it could not be opened
+		}
 		return nil, translate(err, what+": open "+s.path)
 	}
 }

@@ -16,8 +16,26 @@ func runStatus(t *testing.T, open Opener) {
 		{"remove lists what is ours, drops it when asked, and keeps what is not", statusRemove},
 		{"progress counts rows, ranges and states, and names who is behind", statusProgress},
 		{"the last error of a claim is kept, and one of an older claim is not", statusError},
+		{"the newest claim is the one that holds what is open, whatever the clocks said", statusClock},
 		{"closing twice is no error", statusClose},
 	})
+}
+
+// statusClock: a clock that was put back must not make the claim of rows that are done look like the newest.
+func statusClock(f *fixture) {
+	f.apply(version1())
+	f.apply(version2(external("letters", 2, "a", "b")))
+	first := f.claimAll("letters")
+	f.finishExternal("a", "letters")
+	f.must(f.store.RecordError(f.ctx, first, "of a row that is not done"), "record an error")
+	f.exec("UPDATE sync_backfill_progress SET updated_at_ms = 9000000000000, last_error = 'long ago' WHERE kind = 'claim' AND partition = 'a'")
+	claim := f.claimAll("letters")
+	progress, err := f.store.ReadProgress(f.ctx, "letters")
+	f.must(err, "read the progress")
+	same(f, "claim", progress.ClaimToken, claim.Token)
+	if strings.Contains(progress.LastError, "long ago") {
+		f.Errorf("the last error is %q, which is of a row that is activated", progress.LastError)
+	}
 }
 
 func statusNoCatalog(f *fixture) {
