@@ -26,7 +26,8 @@ func (p *Program) applyCommand() *cobra.Command {
 
 Run it again at any time: what is done is agreed with, what is under way goes on where it stopped. It ends with 0 when the
 gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.`,
-		Args: cobra.NoArgs,
+		Example: "  syncbarrier apply -f clinic.yaml --database postgres://app@db/clinic\n  syncbarrier apply -f clinic.yaml --database sqlite:clinic.db --timeout 10m",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if takeOver != "" && strings.Count(takeOver, "/") != 2 {
 				return usagef("--take-over is not <cluster>/<namespace>/<name>; where the command line is the owner the cluster is empty: /default/clinic")
@@ -41,7 +42,7 @@ gate of the file's version is open, and with 3 when it is not, because a checkpo
 		},
 	}
 	cmd.Flags().StringVar(&takeOver, "take-over", "", "take the database schema over from this owner: <cluster>/<namespace>/<name>")
-	cmd.Flags().BoolVar(&onlyBarrier, "barrier-only", false, "stop after the barrier; `syncbarrier backfill` does the rest")
+	cmd.Flags().BoolVar(&onlyBarrier, "barrier-only", false, "stop after the barrier; syncbarrier backfill does the rest")
 	return cmd
 }
 

@@ -106,6 +106,7 @@ func (p *Program) runBackfill(ctx context.Context, s *session, name string, run 
 	if err := run(runner); err != nil {
 		return fmt.Errorf("backfill %q: %w", name, err)
 	}
+	shown.finished()
 	return nil
 }
 

@@ -135,6 +135,7 @@ It works on a database alone, with the SyncSchema file that a cluster takes too:
   syncbarrier plan  -f clinic.yaml --database postgres://app@db/clinic     what would run, which locks, how long
   syncbarrier apply -f clinic.yaml --database postgres://app@db/clinic     do it, with a progress bar
   syncbarrier gate --version 7 --database sqlite:clinic.db                 may version 7 serve? exit 0 yes, 3 no
+  syncbarrier status --database postgres://app@db/clinic                   version, fence, backfills, gate
 
 The database is named by --database, by SYNCBARRIER_DATABASE, or by a file (--database-file) that holds the address.
 
@@ -181,18 +182,19 @@ func (p *Program) command() *cobra.Command {
 	if p.isPlugin() {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl syncbarrier"}
 	}
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if p.flags.timeout < 0 {
 			return usagef("--timeout: %s is below 0; 0 waits without end", p.flags.timeout)
 		}
-		return nil
+		return refuseDatabaseFlags(cmd)
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(
+	root.AddGroup(&cobra.Group{ID: onDatabase, Title: "On a database:"}, &cobra.Group{ID: inCluster, Title: "In a cluster, through the operator:"})
+	root.AddCommand(grouped(onDatabase,
 		p.planCommand(), p.applyCommand(), p.statusCommand(), p.gateCommand(), p.backfillCommand(), p.checkpointCommand(),
-		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(), p.installCommand(),
-		p.watchCommand(), p.suspendCommand(), p.resumeCommand(), p.retryCommand(), p.approveCommand(),
-		p.whyCommand(), p.bypassCommand(),
-	)
+		p.fenceCommand(), p.abandonCommand(), p.pruneCommand(), p.removeCommand(), p.installCommand())...)
+	root.AddCommand(grouped(inCluster,
+		p.watchCommand(), p.suspendCommand(), p.resumeCommand(), p.retryCommand(), p.approveCommand(), p.whyCommand(), p.bypassCommand())...)
+	hideDatabaseFlags(root)
 	return root
 }

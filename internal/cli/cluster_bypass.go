@@ -25,7 +25,7 @@ func (p *Program) bypassCommand() *cobra.Command {
 	var end bool
 	cmd := p.clusterVerb(&cobra.Command{
 		Use:   "bypass NAME --for DURATION --reason TEXT",
-		Short: "In a cluster: open the gate of a SyncSchema for pods, by decision and not by proof, until a time",
+		Short: "Open the gate of a SyncSchema for pods, by decision and not by proof, until a time",
 		Long: `Writes the annotation ` + v1alpha1.AnnotationBypass + `: the time at which it ends, and why. Until then every pod that requires the
 SyncSchema is let into its Services, whatever the database shows. Condition GateBypassed, an event and a metric say so.
 

@@ -52,7 +52,7 @@ func (p *Program) clusterVerb(cmd *cobra.Command, run func(ctx context.Context, 
 func (p *Program) suspendCommand() *cobra.Command {
 	return p.clusterVerb(&cobra.Command{
 		Use:   "suspend NAME",
-		Short: "In a cluster: stop barrier, Jobs and activation of a SyncSchema",
+		Short: "Stop barrier, Jobs and activation of a SyncSchema",
 		Long: `Sets spec.suspend of a SyncSchema. No new barrier, Job or activation begins, and workers end after their batch. The serve gate
 stays as it is, and so does the fence: programs that serve go on, and old writers stay out.
 
@@ -72,7 +72,7 @@ If a tool keeps the object as Git has it and Git has the field, the tool puts it
 func (p *Program) resumeCommand() *cobra.Command {
 	return p.clusterVerb(&cobra.Command{
 		Use:     "resume NAME",
-		Short:   "In a cluster: let a suspended SyncSchema go on",
+		Short:   "Let a suspended SyncSchema go on",
 		Long:    "Sets spec.suspend of a SyncSchema to false. Work goes on from where the database says that it stopped.",
 		Example: "  kubectl syncbarrier resume clinic -n shop",
 	}, func(ctx context.Context, c *cluster, schema *v1alpha1.SyncSchema) (verbOutput, error) {
@@ -123,7 +123,7 @@ func appliersOfSuspend(schema *v1alpha1.SyncSchema) []string {
 func (p *Program) retryCommand() *cobra.Command {
 	return p.clusterVerb(&cobra.Command{
 		Use:   "retry NAME",
-		Short: "In a cluster: try a SyncSchema again now, without its pause",
+		Short: "Try a SyncSchema again now, without its pause",
 		Long: `Writes the annotation ` + v1alpha1.AnnotationRetry + ` with the present time. The operator looks again at once. Use it after
 something outside the object was put right, such as the fence by 'syncbarrier fence repair'; what only has to wait is tried again
 without it.`,
@@ -141,7 +141,7 @@ func (p *Program) approveCommand() *cobra.Command {
 	var hash string
 	cmd := p.clusterVerb(&cobra.Command{
 		Use:   "approve NAME",
-		Short: "In a cluster: release the plan that a SyncSchema waits with",
+		Short: "Release the plan that a SyncSchema waits with",
 		Long: `Releases the plan in status.plan of a SyncSchema with strategy.cutover: OnApproval, by the annotation
 ` + v1alpha1.AnnotationApprove + `: <version>@<plan hash>. It releases exactly that plan: if spec or database change before the operator
 acts on it, another plan waits, for another approval.

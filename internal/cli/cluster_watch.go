@@ -22,7 +22,7 @@ func (p *Program) watchCommand() *cobra.Command {
 	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "watch NAME",
-		Short: "In a cluster: follow a SyncSchema until it is Ready, or a person must act",
+		Short: "Follow a SyncSchema until it is Ready, or a person must act",
 		Long: `Prints a line for each change of a SyncSchema and of its backfills, and ends
 
   with 0         when it is Ready: the gate of its version is open

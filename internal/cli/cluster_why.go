@@ -30,7 +30,7 @@ func (p *Program) whyCommand() *cobra.Command {
 	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "why POD",
-		Short: "In a cluster: say in one sentence why a pod is Ready, or is not",
+		Short: "Say in one sentence why a pod is Ready, or is not",
 		Long: `Reads a pod and says in one sentence whether the serve gate holds it, and what it waits for; or that something else does. It
 reads the pod alone: what it says of the database is what the operator wrote last, with the version and the database that it was about.`,
 		Example: "  kubectl syncbarrier why clinic-7d4b9c6f5-x2x8k -n shop",

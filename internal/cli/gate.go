@@ -25,7 +25,13 @@ func (p *Program) gateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gate --version N",
 		Short: "May a program of version N serve? Exit 0: open; 3: closed, and why",
-		Args:  cobra.NoArgs,
+		Long: `Says whether a program of version N may serve, by one read of the database. Exit code 0: it may. 3: it may not, and why: the database is
+at a lower version, a checkpoint of a version up to N is not activated, or the program is too old to read what is there. An error is never a yes.
+
+"Reads only" beside an open gate: the fence refuses the writes of that version. With --wait it is asked until the gate is open; 4: --timeout
+ended first.`,
+		Example: "  syncbarrier gate --version 7 --database postgres://app@db/clinic\n  syncbarrier gate --version 7 --wait --timeout 6h --database-file /etc/clinic/uri",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
 			if err != nil {

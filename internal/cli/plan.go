@@ -14,10 +14,16 @@ import (
 )
 
 func (p *Program) planCommand() *cobra.Command {
-	return &cobra.Command{
+	var full bool
+	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
 		Short: "Show what apply would run, which locks it takes and how long it would hold writers up; change nothing",
-		Args:  cobra.NoArgs,
+		Long: `Show what apply would do now, and change nothing: its locks in their order, its statements, whom the fence would refuse, which backfills follow and
+how many rows they go over, how long old programs would be kept from writing, and who writes to the sources without a version at present.
+
+Rows and times are estimates. The hash names exactly these locks and statements on exactly this version; an approval in a cluster names it.`,
+		Example: "  syncbarrier plan -f clinic.yaml --database postgres://app@db/clinic",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, s, end, err := p.open(cmd.Context(), need{file: true, connections: 2})
 			if err != nil {
@@ -28,9 +34,11 @@ func (p *Program) planCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.print(planJSON(plan, s.target), func(w io.Writer) { writePlan(w, plan, s.target) })
+			return p.print(planJSON(plan, s.target), func(w io.Writer) { writePlan(w, plan, s.target, full) })
 		},
 	}
+	cmd.Flags().BoolVar(&full, "full", false, "show the bodies of the functions that capture changes; -o json always has them")
+	return cmd
 }
 
 type planOutput struct {
@@ -80,11 +88,11 @@ func planSummary(plan storage.Plan) string {
 	}
 }
 
-func writePlan(w io.Writer, plan storage.Plan, target storage.Target) {
+func writePlan(w io.Writer, plan storage.Plan, target storage.Target, full bool) {
 	d := plan.Decision
 	_, _ = fmt.Fprintf(w, "%s/%s: %s (plan %s)\n", target.Owner.Namespace, target.Owner.Name, planSummary(plan), plan.Hash)
 	section(w, "locks, in this order", lockLines(plan.Locks))
-	section(w, "statements", plan.Statements)
+	section(w, "statements", statementLines(plan.Statements, full))
 	section(w, "fence", fenceLines(d.Raise))
 	var declared []string
 	for _, c := range d.Declare {
@@ -120,6 +128,22 @@ func section(w io.Writer, title string, lines []string) {
 	for _, line := range lines {
 		_, _ = fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(line, "\n", "\n    "))
 	}
+}
+
+// statementLines shortens the functions that we generate: their 200 lines would hide what the rest says.
+func statementLines(statements []string, full bool) []string {
+	if full {
+		return statements
+	}
+	var lines []string
+	for _, statement := range statements {
+		first, rest, _ := strings.Cut(statement, "\n")
+		if strings.HasPrefix(first, "CREATE OR REPLACE FUNCTION ") && strings.Contains(first, `"syncbarrier_`) {
+			statement = fmt.Sprintf("%s\n... %d lines more, shown by --full", first, strings.Count(rest, "\n")+1)
+		}
+		lines = append(lines, statement)
+	}
+	return lines
 }
 
 func lockLines(locks []storage.LockNote) []string {

@@ -35,8 +35,10 @@ func (p *Program) newProgress(name string, now storage.CheckpointProgress, estim
 			progressbar.OptionSetWriter(p.Err), progressbar.OptionSetDescription("backfill "+name),
 			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 			progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	} else if now.RowsDone > 0 {
+		p.say("backfill %s: goes on, %d of about %d rows are done", name, now.RowsDone, s.total)
 	} else {
-		p.say("backfill %s: %d rows are done", name, now.RowsDone)
+		p.say("backfill %s: begins", name)
 	}
 	return s
 }
@@ -97,6 +99,13 @@ func (s *progress) line(format string, args ...any) {
 		return
 	}
 	s.program.say(format, args...)
+}
+
+// finished says what a run that came to its end has done.
+func (s *progress) finished() {
+	if took := s.program.Clock.Now().Sub(s.started); s.rows > 0 {
+		s.line("backfill %s: %d rows in %s, %.0f rows/s", s.name, s.rows, took.Round(10*time.Millisecond), float64(s.rows)/max(took.Seconds(), 0.001))
+	}
 }
 
 func (s *progress) end() {

@@ -151,14 +151,17 @@ func writeStatus(w io.Writer, status storage.Status, out statusOutput) {
 		_, _ = fmt.Fprintf(w, "no Syncbarrier catalog in this database schema (%s)\n", out.Server)
 		return
 	}
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"version", strconv.FormatInt(out.StoredVersion, 10)},
 		{"fence", fenceWord(out.MinWriterVersion)},
 		{"readers", readersWord(out.MinReaderVersion)},
 		{"owner", out.Owner},
 		{"database", out.Database + ", " + out.Server},
-		{"refused", fmt.Sprintf("%d writes, as far as the database can count them", out.Refused)},
-	} {
+	}
+	if strings.HasPrefix(out.Server, "PostgreSQL") { // SQLite rolls a count back with the write that it counted
+		lines = append(lines, [2]string{"refused", countOf(out.Refused, "write", "writes") + ", as far as the database can count them"})
+	}
+	for _, line := range lines {
 		_, _ = fmt.Fprintf(w, "%-9s %s\n", line[0], line[1])
 	}
 	writeGate(w, "", out.StoredVersion, storage.GateVerdict{Open: out.Open, Writable: out.Writable, Reason: storage.GateReason(out.Reason), Message: out.Message})
@@ -193,6 +196,13 @@ func writeSources(w io.Writer, out statusOutput) {
 	}
 }
 
+func countOf(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.FormatInt(n, 10) + " " + many
+}
+
 func fenceWord(version int64) string {
 	if version == 0 {
 		return "none: every writer is accepted"
@@ -207,12 +217,20 @@ func readersWord(version int64) string {
 	return fmt.Sprintf("versions from %d on may read", version)
 }
 
+// rowsOf speaks of an estimate only while there is something left to estimate.
+func rowsOf(c checkpointOutput) string {
+	if c.State == string(storage.Activated) {
+		return strconv.FormatInt(c.RowsDone, 10)
+	}
+	return fmt.Sprintf("%d of about %d", c.RowsDone, c.RowsTotal)
+}
+
 func writeCheckpoints(w io.Writer, checkpoints []checkpointOutput) {
 	var rows [][]string
 	for _, c := range checkpoints {
 		rows = append(rows, []string{
 			c.Name, strconv.FormatInt(c.Version, 10), c.State, fmt.Sprintf("%d/%d", c.Activated, c.Total),
-			fmt.Sprintf("%d of about %d", c.RowsDone, c.RowsTotal), fmt.Sprintf("%.0f%%", c.Percent), c.LastError,
+			rowsOf(c), fmt.Sprintf("%.0f%%", c.Percent), c.LastError,
 		})
 	}
 	table(w, []string{"CHECKPOINT", "VERSION", "STATE", "ACTIVATED", "ROWS", "PROGRESS", "LAST ERROR"}, rows)
