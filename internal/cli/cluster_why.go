@@ -87,7 +87,7 @@ func why(pod *corev1.Pod) whyOutput {
 		return say("NotGated", false, "does not ask for the serve gate (label %s: %s), so nothing of Syncbarrier holds it%s",
 			v1alpha1.LabelGate, v1alpha1.GateEnabled, others(pod, out.Ready))
 	case !asks:
-		return say("NotGated", true, "carries the serve gate and lacks the label %s: %s, without which the operator does not look at it", v1alpha1.LabelGate, v1alpha1.GateEnabled)
+		return say("NotGated", gate.Status != corev1.ConditionTrue, "carries the serve gate and lacks the label %s: %s, without which the operator does not look at it", v1alpha1.LabelGate, v1alpha1.GateEnabled)
 	case gate.Status == "":
 		return say("NotJudged", true, "waits for the operator, which has not judged it yet; kubectl syncbarrier status shows whether it works")
 	case gate.Status != corev1.ConditionTrue:

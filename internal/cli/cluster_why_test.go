@@ -80,6 +80,9 @@ var whyCases = map[string]struct {
 		gatedPod(ungated, says("Ready", "True", "", "")), "PodsWithoutGate", false, true, "created without it",
 	},
 	"a gate without the label": {gatedPod(unlabelled), "NotGated", true, false, "lacks the label"},
+	"a label that went after it was let in": {
+		gatedPod(unlabelled, says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), says("Ready", "True", "", "")), "NotGated", false, true, "lacks the label",
+	},
 	"not judged":               {gatedPod(), "NotJudged", true, false, "waits for the operator"},
 	"the start gate": {
 		gatedPod(says("syncbarrier.dev/serve-gate", "False", "MigrationPending", "at 6"), func(p *corev1.Pod) {
