@@ -26,6 +26,7 @@ type seen struct {
 	ready      *verdict
 	checkpoint *verdict // Ready of its BackfillCheckpoint
 	logBytes   int64
+	fence      string         // what is wrong with it
 	pods       map[string]int // by the reason of their verdict; nil: three that are let in
 	ungated    int
 	bypassed   bool
@@ -45,7 +46,7 @@ func (s seen) page(t *testing.T) string {
 		s.pods = map[string]int{v1alpha1.ReasonGateOpen: 3}
 	}
 	object := &v1alpha1.SyncSchema{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	(&SyncSchemaReconciler{}).showMetrics(&schemaPass{object: object, verdict: s.ready, gate: &storage.ServeGate{}, status: &storage.Status{LogBytes: s.logBytes}})
+	(&SyncSchemaReconciler{}).showMetrics(&schemaPass{object: object, verdict: s.ready, fenceBroken: s.fence, gate: &storage.ServeGate{}, status: &storage.Status{LogBytes: s.logBytes}})
 	showReady(name.Namespace, v1alpha1.KindBackfillCheckpoint, "clinic-titles", *s.checkpoint)
 
 	facts := podgate.Facts{Found: true}
@@ -122,16 +123,18 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 		pages []testforeign.Page
 		says  string
 	}{
-		"at rest":                           {"", []testforeign.Page{{Text: rest}}, ""},
-		"pods wait for a backfill":          {"SyncbarrierGateClosed", held(v1alpha1.ReasonBackfilling), "Pods wait for the gate of shop/clinic"},
-		"pods wait for a database":          {"SyncbarrierGateClosed", held(v1alpha1.ReasonUnreachable), "shop/clinic"},
-		"pods of an old version stay out":   {"", held(v1alpha1.ReasonWriterBelowFence), ""},
-		"pods waited for an hour":           {"", []testforeign.Page{held(v1alpha1.ReasonBackfilling)[0], {Minute: 60, Text: rest}}, ""},
-		"the locks are never free":          {"SyncbarrierLockAttemptsFailing", lockless(t), "The barrier of shop/clinic"},
-		"the locks were free in the end":    {"", append(lockless(t)[:2:2], testforeign.Page{Minute: 12, Text: rest}), ""},
-		"the log is large and grows":        {"SyncbarrierLogGrowing", growing(t, 11e9, 1e8), "shop/clinic has 1"},
-		"the log is large and stays so":     {"", always(seen{logBytes: 11e9}), ""},
-		"the fence is broken":               {"SyncbarrierFenceBroken", always(seen{ready: stalled(v1alpha1.ReasonFenceBroken, "")}), "SyncSchema shop/clinic is broken"},
+		"at rest":                         {"", []testforeign.Page{{Text: rest}}, ""},
+		"pods wait for a backfill":        {"SyncbarrierGateClosed", held(v1alpha1.ReasonBackfilling), "Pods wait for the gate of shop/clinic"},
+		"pods wait for a database":        {"SyncbarrierGateClosed", held(v1alpha1.ReasonUnreachable), "shop/clinic"},
+		"pods of an old version stay out": {"", held(v1alpha1.ReasonWriterBelowFence), ""},
+		"pods waited for an hour":         {"", []testforeign.Page{held(v1alpha1.ReasonBackfilling)[0], {Minute: 60, Text: rest}}, ""},
+		"the locks are never free":        {"SyncbarrierLockAttemptsFailing", lockless(t), "The barrier of shop/clinic"},
+		"the locks were free in the end":  {"", append(lockless(t)[:2:2], testforeign.Page{Minute: 12, Text: rest}), ""},
+		"the log is large and grows":      {"SyncbarrierLogGrowing", growing(t, 11e9, 1e8), "shop/clinic has 1"},
+		"the log is large and stays so":   {"", always(seen{logBytes: 11e9}), ""},
+		"the fence is broken":             {"SyncbarrierFenceBroken", always(seen{ready: stalled(v1alpha1.ReasonFenceBroken, "")}), "SyncSchema shop/clinic is broken"},
+		"the fence of a suspended object breaks": {"SyncbarrierFenceBroken",
+			always(seen{ready: reconciling(0, v1alpha1.ReasonSuspended, ""), fence: "the trigger is gone"}), "SyncSchema shop/clinic is broken"},
 		"a checkpoint finds a broken fence": {"SyncbarrierFenceBroken", always(seen{checkpoint: stalled(v1alpha1.ReasonFenceBroken, "")}), "BackfillCheckpoint shop/clinic-titles"},
 		"an object is Stalled":              {"SyncbarrierStalled", always(seen{ready: stalled(v1alpha1.ReasonContentDrift, "")}), "waits for a person: ContentDrift"},
 		"a checkpoint is Stalled":           {"SyncbarrierStalled", always(seen{checkpoint: stalled(v1alpha1.ReasonVerificationFailed, "")}), "clinic-titles waits for a person: VerificationFailed"},

@@ -49,6 +49,10 @@ var (
 		Name: "syncbarrier_log_bytes",
 		Help: "Size of the commit log in the database, with its indexes.",
 	}, []string{labelNamespace, labelSchemaName})
+	fenceBroken = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_fence_broken",
+		Help: "1 while fence or guards in the database are not what they should be, as the condition Fenced says, whatever Ready is about.",
+	}, []string{labelNamespace, labelSchemaName})
 	backfillRows = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_backfill_rows_done",
 		Help: "Rows that a backfill has filled, by the database's own count.",
@@ -81,7 +85,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(
-		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, backfillRows, backfillRate, backfillLag,
+		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken, backfillRows, backfillRate, backfillLag,
 		checkpointPartitions, objectReady, databasePools, serverFailures,
 	)
 }
@@ -107,7 +111,7 @@ func forgetSchema(namespace, name, kind string) {
 	of := prometheus.Labels{labelNamespace: namespace, labelSchemaName: name}
 	for _, vector := range []interface {
 		DeletePartialMatch(labels prometheus.Labels) int
-	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes} {
+	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken} {
 		vector.DeletePartialMatch(of)
 	}
 	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})

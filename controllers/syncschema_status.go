@@ -143,11 +143,16 @@ func (p *schemaPass) addMigrated(set *conditionSet) {
 	}
 }
 
-func (p *schemaPass) addFenced(set *conditionSet) {
-	broken := p.fenceBroken
-	if broken == "" && p.verdict.reason == v1alpha1.ReasonFenceBroken {
-		broken = p.verdict.message
+// brokenFence says what is wrong with fence or guards; empty: nothing is known to be.
+func (p *schemaPass) brokenFence() string {
+	if p.fenceBroken == "" && p.verdict.reason == v1alpha1.ReasonFenceBroken {
+		return p.verdict.message
 	}
+	return p.fenceBroken
+}
+
+func (p *schemaPass) addFenced(set *conditionSet) {
+	broken := p.brokenFence()
 	switch {
 	case p.status == nil:
 		set.add(v1alpha1.ConditionFenced, metav1.ConditionUnknown, v1alpha1.ReasonUnreachable, "the database could not be read")
@@ -185,4 +190,5 @@ func (r *SyncSchemaReconciler) showMetrics(pass *schemaPass) {
 	gateOpen.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(number(pass.gateOpen()))
 	storedVersion.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.StoredVersion))
 	logBytes.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(float64(pass.status.LogBytes))
+	fenceBroken.WithLabelValues(pass.object.Namespace, pass.object.Name).Set(number(pass.brokenFence() != "" && pass.foreign() == ""))
 }
