@@ -45,6 +45,13 @@ verify: ## Fail if generate, fmt or go mod tidy would change anything, or a lint
 build: ## Build the programs into bin/.
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
+.PHONY: cross
+cross: ## Build what the image has for amd64 and arm64, and check that it needs nothing else to run.
+	for arch in amd64 arm64; do \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -o bin/linux-$$arch/ ./cmd/manager ./cmd/syncbarrier; \
+	  go run ./hack/static $$arch bin/linux-$$arch/*; \
+	done
+
 # The cluster of these targets is that of your kubeconfig. IMG is an image that its nodes can pull.
 IMG ?=
 
