@@ -55,7 +55,7 @@ var _ = Describe("A node that is drained while a rollout is held", Label("all"),
 		By("the node being back")
 		kubectl(ctx, "", "uncordon", node)
 		Eventually(serving).Should(Equal([]int{3, 0, 3}))
-		Expect(c.gates(ctx, "7")).To(HaveExactElements("Backfilling", "Backfilling", "Backfilling"))
+		Eventually(c.gates).WithContext(ctx).WithArguments("7").Should(HaveExactElements("Backfilling", "Backfilling", "Backfilling"))
 		c.workingPod(ctx, lost.UID)
 
 		By("the Deployment having lost its patience, and nobody else")

@@ -60,7 +60,7 @@ const (
 `
 )
 
-var _ = Describe("A rollout that is held at the default surge", func() {
+var _ = Describe("A rollout that is held at the default surge", Label("all"), func() {
 	It("has a lost pod replaced and a revert healed while it waits, and goes on", func(ctx context.Context) {
 		c := newClinic(ctx, 3000, defaults)
 		c.apply(ctx, 7, verySlowly)
@@ -69,6 +69,7 @@ var _ = Describe("A rollout that is held at the default surge", func() {
 			return []int{count(pods, "6", corev1.PodReady), count(pods, "7", corev1.PodReady), count(pods, "7", corev1.ContainersReady)}
 		}
 		Eventually(serving).Should(Equal([]int{3, 0, 2}), "of version 6 serve, of version 7 serve, of version 7 run")
+		c.workingPod(ctx, "") // so the barrier is behind us
 
 		By("a pod of version 6 being lost")
 		for _, pod := range c.pods(ctx, programs) {
@@ -78,7 +79,7 @@ var _ = Describe("A rollout that is held at the default surge", func() {
 			}
 		}
 		Eventually(serving).Should(Equal([]int{3, 0, 2}), "the pod that replaces it is let in: it reads as the others do")
-		Expect(c.gates(ctx, "7")).To(HaveExactElements("Backfilling", "Backfilling"))
+		Eventually(c.gates).WithContext(ctx).WithArguments("7").Should(HaveExactElements("Backfilling", "Backfilling"))
 
 		By("the commit being reverted")
 		c.apply(ctx, 6, "")

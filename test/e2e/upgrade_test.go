@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-var _ = Describe("From version 6 to 7", func() {
+var _ = Describe("From version 6 to 7", Label("all"), func() {
 	It("is one commit: a barrier, a worker in a pod, activation, and the rollout ends by itself", func(ctx context.Context) {
 		c := newClinic(ctx, 1000)
 		Expect(c.number(ctx, `SELECT schema_version FROM sync_schema_meta`)).To(BeEquivalentTo(6))
