@@ -166,6 +166,7 @@ func TestWrongCallsExitWith2AndTeach(t *testing.T) {
 		{"an unknown flag", []string{"status", "--databse", "x"}, "--databse"},
 		{"no database", []string{"status"}, "--database"},
 		{"no file", []string{"--database", "sqlite:x", "apply"}, "-f FILE"},
+		{"a folder as the file", []string{"--database", "sqlite:x", "apply", "-f", t.TempDir()}, "is a folder"},
 		{"no version", []string{"--database", "sqlite:" + filepath.Join(t.TempDir(), "x"), "gate"}, ""},
 		{"a time limit below nothing", []string{"--database", "sqlite:x", "status", "--timeout", "-5s"}, "--timeout"},
 		{"an owner that is none", []string{"--database", "sqlite:x", "apply", "-f", "x.yaml", "--take-over", "clinic"}, "--take-over"},

@@ -61,6 +61,9 @@ type applyOutput struct {
 }
 
 func (p *Program) apply(ctx context.Context, s *session, onlyBarrier bool) error {
+	if err := p.checkStandalone(ctx, s); err != nil {
+		return err
+	}
 	result, err := p.applyBarrier(ctx, s)
 	if err != nil {
 		return err

@@ -71,7 +71,8 @@ func (p *Program) checkpointList() *cobra.Command {
 			for _, c := range status.Checkpoints {
 				checkpoints = append(checkpoints, newCheckpointOutput(c))
 			}
-			return p.print(checkpoints, func(w io.Writer) { writeCheckpoints(w, checkpoints) })
+			out := listOutput{Reason: "Listed", Message: fmt.Sprintf("%d checkpoints", len(checkpoints)), Checkpoints: checkpoints}
+			return p.print(out, func(w io.Writer) { writeCheckpoints(w, checkpoints) })
 		},
 	}
 }
@@ -87,16 +88,31 @@ func (p *Program) checkpointDeclare() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.printRows(rows)
+				out := declareOutput{Reason: "Declared", Message: fmt.Sprintf("checkpoint %q is declared", name), Rows: rows}
+				return p.print(out, func(w io.Writer) { writeRows(w, rows) })
 			}
 			return storage.Refuse(storage.CodeInvalidSpec, "%s has no checkpoint %q", s.file.Name, name)
 		})
 }
 
+type listOutput struct {
+	Reason      string             `json:"reason"`
+	Message     string             `json:"message"`
+	Checkpoints []checkpointOutput `json:"checkpoints"`
+}
+
+type declareOutput struct {
+	Reason  string                  `json:"reason"`
+	Message string                  `json:"message"`
+	Rows    []storage.CheckpointRow `json:"rows"`
+}
+
 type claimOutput struct {
-	Name  string                  `json:"name"`
-	Token string                  `json:"claim"`
-	Rows  []storage.CheckpointRow `json:"rows"`
+	Reason  string                  `json:"reason"`
+	Message string                  `json:"message"`
+	Name    string                  `json:"name"`
+	Token   string                  `json:"claim"`
+	Rows    []storage.CheckpointRow `json:"rows"`
 }
 
 func (p *Program) checkpointClaim() *cobra.Command {
@@ -116,7 +132,9 @@ func (p *Program) checkpointClaim() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.print(claimOutput{claim.Name, claim.Token, claim.Rows}, func(w io.Writer) {
+			out := claimOutput{Reason: "Claimed", Name: claim.Name, Token: claim.Token, Rows: claim.Rows,
+				Message: fmt.Sprintf("%d rows of checkpoint %q are this claim's", len(claim.Rows), claim.Name)}
+			return p.print(out, func(w io.Writer) {
 				_, _ = fmt.Fprintf(w, "claim %s\n", claim.Token)
 				writeRows(w, claim.Rows)
 			})
@@ -193,10 +211,6 @@ var activationExit = map[storage.Outcome]error{
 	storage.OutcomeChanged:      reported{exitGaveUp},
 	storage.OutcomeLost:         reported{exitOwnershipLost},
 	storage.OutcomeUnverifiable: reported{29},
-}
-
-func (p *Program) printRows(rows []storage.CheckpointRow) error {
-	return p.print(rows, func(w io.Writer) { writeRows(w, rows) })
 }
 
 func writeRows(w io.Writer, rows []storage.CheckpointRow) {

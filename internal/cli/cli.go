@@ -73,6 +73,9 @@ func (p *Program) Run(ctx context.Context, args []string) int {
 	root.SetOut(p.Out)
 	root.SetErr(p.Err)
 	err := root.ExecuteContext(ctx)
+	if err != nil && asksForJSON(args) {
+		p.flags.output = "json" // the flag may stand behind one that could not be read
+	}
 	return p.finish(ctx, err)
 }
 

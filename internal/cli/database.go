@@ -72,6 +72,9 @@ func (p *Program) readFile(s *session, needed bool) error {
 		return nil
 	}
 	text, name := p.In, "standard input"
+	if isFolder(p.flags.file) {
+		return usagef("read -f: %s is a folder, not a file", p.flags.file)
+	}
 	if p.flags.file != "-" {
 		opened, err := os.Open(p.flags.file)
 		if err != nil {

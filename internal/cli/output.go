@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"regexp"
 	"strings"
 	"text/tabwriter"
@@ -14,7 +15,22 @@ import (
 
 func (p *Program) json() bool { return p.flags.output == "json" }
 
-// print writes a value as JSON, or has text written for people.
+// asksForJSON finds -o json among arguments that were not read to their end.
+func asksForJSON(args []string) bool {
+	for i, arg := range args {
+		switch arg {
+		case "-o=json", "-ojson", "--output=json":
+			return true
+		case "-o", "--output":
+			if i+1 < len(args) && args[i+1] == "json" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// print writes a value as JSON, one object, or has text written for people.
 func (p *Program) print(value any, text func(w io.Writer)) error {
 	if !p.json() {
 		text(p.Out)
@@ -23,10 +39,36 @@ func (p *Program) print(value any, text func(w io.Writer)) error {
 	encoder := json.NewEncoder(p.Out)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
+	if err := encoder.Encode(withLists(value)); err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
 	return nil
+}
+
+// withLists gives the value with an empty list wherever a list of it is nil: a script that goes over one must not meet null.
+func withLists(value any) any {
+	in := reflect.ValueOf(value)
+	switch in.Kind() {
+	case reflect.Struct:
+		out := reflect.New(in.Type()).Elem()
+		out.Set(in)
+		for i := range out.NumField() {
+			if field := out.Field(i); field.Kind() == reflect.Slice && field.IsNil() && field.CanSet() {
+				field.Set(reflect.MakeSlice(field.Type(), 0, 0))
+			}
+		}
+		return out.Interface()
+	case reflect.Map:
+		if in.Type().Elem().Kind() != reflect.Interface {
+			return value
+		}
+		for _, key := range in.MapKeys() {
+			if element := in.MapIndex(key).Elem(); element.Kind() == reflect.Slice && element.IsNil() {
+				in.SetMapIndex(key, reflect.MakeSlice(element.Type(), 0, 0))
+			}
+		}
+	}
+	return value
 }
 
 // say writes a line for people, to standard error when the output is JSON.

@@ -30,6 +30,9 @@ Rows and times are estimates. The hash names exactly these locks and statements 
 				return err
 			}
 			defer end()
+			if err := p.checkStandalone(ctx, s); err != nil {
+				return err
+			}
 			plan, err := s.store.Plan(ctx, s.target)
 			if err != nil {
 				return err
