@@ -128,7 +128,7 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 			connConfig.RuntimeParams["application_name"] = config.ApplicationName
 		}
 	}
-	connConfig.DialFunc = dialBounded
+	connConfig.DialFunc = dialBounded(connConfig)
 	switch {
 	case config.SimpleProtocol:
 		connConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol

@@ -24,6 +24,11 @@ const (
 	answerTimeout = 10 * time.Second
 	// defaultSilenceMargin is what a server may take beyond a statement's own timeout to end it and to say so.
 	defaultSilenceMargin = 15 * time.Second
+	// A statement that may take long is waited for that long only while its server answers others: each askEvery it is asked for a sign of life
+	// on a connection of its own, and after mostSilence times askPatience without one nobody waits any longer.
+	askEvery    = 10 * time.Second
+	askPatience = 5 * time.Second
+	mostSilence = 3
 )
 
 // silentError says that an answer did not come in time. It is no timeout in the sense of net.Error: those the driver takes for the end of a
@@ -38,22 +43,30 @@ func (e *silentError) Error() string {
 // bounded while nobody reads, so a connection in a pool and a transaction between two statements stay as they are.
 type boundedConn struct {
 	net.Conn
-	bound atomic.Int64 // nanoseconds
+	bound           atomic.Int64  // nanoseconds
+	every, patience time.Duration // askEvery and askPatience; every is 0 where the server is not asked
 
 	mu            sync.Mutex
 	reads, writes time.Time    // the deadlines that the driver has set; zero: none
 	gaveUp        *silentError // why it was closed, if nobody answered
 }
 
-// dialBounded is dial for the driver. Until somebody allows more, an answer has to come as soon as a connection has to be made.
-func dialBounded(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := dial(ctx, network, address)
-	if err != nil {
-		return nil, err
+// dialBounded gives dial for the driver. Until somebody allows more, an answer has to come as soon as a connection has to be made. Where TLS is not
+// negotiated first (sslnegotiation=direct) what is in between may know nothing else, and the server is not asked for a sign of life.
+func dialBounded(config *pgx.ConnConfig) pgconn.DialFunc {
+	every := askEvery
+	if config.SSLNegotiation == "direct" {
+		every = 0
 	}
-	bounded := &boundedConn{Conn: conn}
-	bounded.allow(connectTimeout)
-	return bounded, nil
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		bounded := &boundedConn{Conn: conn, every: every, patience: askPatience}
+		bounded.allow(connectTimeout)
+		return bounded, nil
+	}
 }
 
 // boundedOf gives the connection below TLS. It is nil, on which allow does nothing, for one that dialBounded has not made.
@@ -92,7 +105,9 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	stop := c.watch(bound)
 	n, err := c.Conn.Read(p)
+	stop()
 	return n, c.silence(err, &c.reads, bound)
 }
 
@@ -111,6 +126,12 @@ func (c *boundedConn) Write(p []byte) (int, error) {
 
 // silence tells our own bound from the driver's deadline, which is the end of a context. After our own the connection is no use to anybody.
 func (c *boundedConn) silence(err error, deadline *time.Time, bound time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	if silent := c.silent(); silent != nil {
+		return silent
+	}
 	var late net.Error
 	if !errors.As(err, &late) || !late.Timeout() {
 		return err
@@ -123,6 +144,62 @@ func (c *boundedConn) silence(err error, deadline *time.Time, bound time.Duratio
 	_ = c.Close() // it is given up; how its end went changes nothing for anybody
 	c.gaveUp = &silentError{after: bound}
 	return c.gaveUp
+}
+
+// watch has the server asked for signs of life while a long answer is waited for.
+func (c *boundedConn) watch(bound time.Duration) (stop func()) {
+	if c.every == 0 || bound <= c.every {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	timer := time.AfterFunc(c.every, func() { c.ask(ctx) })
+	return func() {
+		timer.Stop()
+		cancel()
+	}
+}
+
+// ask asks until ctx ends, and ends the connection if the server stays silent.
+func (c *boundedConn) ask(ctx context.Context) {
+	started := time.Now()
+	for missed := 0; missed < mostSilence; {
+		if !c.peerIsSilent(ctx) {
+			missed, started = 0, time.Now()
+			if pause(ctx, c.every) != nil {
+				return
+			}
+			continue
+		}
+		missed++
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil { // the answer came after all
+		return
+	}
+	c.gaveUp = &silentError{after: c.every + time.Since(started).Round(time.Second)}
+	_ = c.Close() // it is given up; how its end went changes nothing for anybody
+}
+
+// sslRequest is what a client asks first, of a server or of a pooler: whether it may encrypt (PostgreSQL manual, "Message Formats"). One byte
+// answers it, before any authentication and without a session.
+var sslRequest = []byte{0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f}
+
+// peerIsSilent says that a new connection gets no answer. One that is refused is an answer too.
+func (c *boundedConn) peerIsSilent(ctx context.Context) bool {
+	bounded, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
+	address := c.RemoteAddr()
+	conn, err := dial(bounded, address.Network(), address.String())
+	if err != nil {
+		return isDeadline(err)
+	}
+	defer func() { _ = conn.Close() }() // nothing was said on it
+	defer context.AfterFunc(bounded, func() { _ = conn.SetDeadline(time.Now()) })()
+	if _, err = conn.Write(sslRequest); err == nil {
+		_, err = conn.Read(make([]byte, 1))
+	}
+	return err != nil && isDeadline(err)
 }
 
 // silent says why the connection was given up, or nil.

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,5 +89,69 @@ func TestLongStatementsAreNotCutShort(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// answering is a server that answers the first byte of each connection but the first, if it answers at all, and what is sent to answer on that.
+func answering(t *testing.T, signs bool, answer <-chan byte) *boundedConn {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	serve := func(client net.Conn, first bool) {
+		defer func() { _ = client.Close() }()
+		switch {
+		case first:
+			select {
+			case b := <-answer:
+				_, _ = client.Write([]byte{b}) // who asked may have left
+			case <-stop:
+			}
+		case signs:
+			_, _ = client.Write([]byte{'N'}) // the same
+		default:
+			<-stop
+		}
+	}
+	all.Go(func() {
+		for first := true; ; first = false {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { serve(client, first) })
+		}
+	})
+	conn, err := dial(testContext(t), "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = conn.Close(), listener.Close() // there is nothing to lose
+		close(stop)
+		all.Wait()
+	})
+	return &boundedConn{Conn: conn, every: 50 * time.Millisecond, patience: 2 * time.Second}
+}
+
+func TestALongStatementIsWaitedForWhileItsServerAnswersOthers(t *testing.T) {
+	t.Parallel()
+	answer := make(chan byte)
+	alive := answering(t, true, answer)
+	alive.allow(time.Minute)
+	time.AfterFunc(2*time.Second, func() { answer <- 'Z' }) // three signs of life would have been missed
+	got := make([]byte, 1)
+	if _, err := alive.Read(got); err != nil || got[0] != 'Z' {
+		t.Errorf("the late answer of a server that lives: %q, %v", got, err)
+	}
+	frozen := answering(t, false, nil)
+	frozen.allow(time.Minute)
+	started := time.Now()
+	_, err := frozen.Read(got)
+	if !isSilent(err) || time.Since(started) > time.Minute/2 {
+		t.Errorf("after %v of one that is frozen: %v", time.Since(started), err)
 	}
 }
