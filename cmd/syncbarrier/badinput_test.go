@@ -172,6 +172,10 @@ func TestWrongCallsExitWith2AndTeach(t *testing.T) {
 		{"an owner that is none", []string{"--database", "sqlite:x", "apply", "-f", "x.yaml", "--take-over", "clinic"}, "--take-over"},
 		{"an output that does not exist", []string{"--database", "sqlite:x", "status", "-o", "yaml"}, "yaml"},
 		{"shares without a claim", []string{"--database", "sqlite:x", "backfill", "c", "--of", "2"}, "--claim"},
+		{"a claim that is empty", []string{"--database", "sqlite:x", "checkpoint", "claim", "c", "--claim", ""}, "--claim is empty"},
+		{"a partition that is empty", []string{"--database", "sqlite:x", "checkpoint", "claim", "c", "--partition="}, "--partition is empty"},
+		{"a worker whose claim is empty", []string{"--database", "sqlite:x", "backfill", "c", "--claim", ""}, "--claim is empty"},
+		{"an advance without a claim", []string{"--database", "sqlite:x", "checkpoint", "advance", "c", "--epoch", "1", "--watermark", "1", "--claim", ""}, "--claim is empty"},
 		{"abandon without a reason", []string{"--database", "sqlite:x", "checkpoint", "abandon"}, ""},
 	}
 	for _, c := range cases {

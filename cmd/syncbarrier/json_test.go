@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -74,4 +75,26 @@ func TestAPathIsNoURL(t *testing.T) {
 	}
 	runProgram(t, schemaV6, "apply", "-f", "-", "--database", "sqlite:clinic.db?mode=ro").must(t, 0)
 	runProgram(t, schemaV6, "apply", "-f", "-", "--database", "sqlite://"+filepath.Join(t.TempDir(), "clinic.db")).must(t, 0)
+}
+
+// TestWorkGoesOnWhenNobodyReadsItsOutput: a pipe that is closed would end the process in the middle of its work.
+func TestWorkGoesOnWhenNobodyReadsItsOutput(t *testing.T) {
+	d := sqliteTarget(t)
+	clinicAtV6(t, d, 5)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), runBound)
+	defer cancel()
+	cmd := command(ctx, "apply", "-f", "-", "--database", d.address)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(schemaV7), writer, writer
+	if err := cmd.Run(); err != nil {
+		t.Errorf("apply ended with %v", err)
+	}
+	run(t, d, "", "gate", "--version", "7").must(t, 0)
 }

@@ -43,6 +43,7 @@ only if the database says that its share is done.`,
 			return p.backfill(ctx, s, args[0])
 		},
 	}
+	cmd.PreRunE = notEmpty("claim")
 	cmd.Flags().StringVar(&token, "claim", "", "token of the claim to work for")
 	cmd.Flags().IntVar(&share.Index, "index", 0, "this worker's number, from 0")
 	cmd.Flags().IntVar(&share.Of, "of", 1, "how many workers share the claim")

@@ -143,7 +143,21 @@ func (p *Program) checkpointClaim() *cobra.Command {
 	cmd.Flags().StringVar(&token, "claim", "", "read back the claim with this token instead of making another: a container of yours in a Job has it in SYNCBARRIER_CLAIM")
 	cmd.Flags().BoolVar(&restart, "restart", false, "begin the pass again, after an unverifiable verdict")
 	cmd.MarkFlagsMutuallyExclusive("claim", "partition", "restart")
+	cmd.PreRunE = notEmpty("claim", "partition")
 	return cmd
+}
+
+// notEmpty refuses flags that were given and say nothing, as an unset variable of a script does: taken for left out, --claim "" would take the
+// work from whoever is at it.
+func notEmpty(names ...string) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		for _, name := range names {
+			if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+				return usagef("--%s is empty", name)
+			}
+		}
+		return nil
+	}
 }
 
 // ownershipFlags are those that name a claimed row.
@@ -155,6 +169,7 @@ func ownershipFlags(cmd *cobra.Command, o *storage.Ownership, watermark *int64) 
 	for _, name := range []string{"epoch", "claim", "watermark"} {
 		_ = cmd.MarkFlagRequired(name) // the flags exist
 	}
+	cmd.PreRunE = notEmpty("claim", "partition")
 }
 
 func (p *Program) checkpointAdvance() *cobra.Command {

@@ -107,6 +107,8 @@ func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	// Whoever read the output may go away (`| head -1`): then a write fails, and the work goes on.
+	signal.Ignore(syscall.SIGPIPE)
 	go func() {
 		select {
 		case s := <-signals:
@@ -117,6 +119,7 @@ func interruptible(parent context.Context) (context.Context, func()) {
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
+		signal.Reset(syscall.SIGPIPE)
 		cancel(nil)
 	}
 }
