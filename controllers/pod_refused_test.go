@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -98,6 +100,31 @@ var _ = Describe("A pod that the API server does not let us write", func() {
 		})
 		Expect(g.pods.start(g.ctx, stale)).To(Succeed(), "422")
 		Expect(g.read(stale).Spec.SchedulingGates).To(HaveLen(1))
+	})
+
+	It("for want of a way to the API server is an error, which loses nothing and ends with it", func() {
+		g := newGate()
+		g.serving()
+		pods := []*corev1.Pod{g.pod("first", "clinic=7"), g.pod("second", "clinic=7")}
+		away := true
+		g.pods.Client = interceptor.NewClient(suite.operator, interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				if away {
+					return errors.New("connection refused")
+				}
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			},
+		})
+		g.clock.advance(hotGate)
+		_, err := g.pods.Reconcile(g.ctx, request(g.namespace, "clinic"))
+		Expect(err).To(MatchError(ContainSubstring("connection refused")))
+		object, _ := g.pass()
+		Expect(condition(object, v1alpha1.ConditionPodsRefused)).To(BeNil(), "no answer is no refusal")
+		away = false
+		g.look()
+		for _, pod := range pods {
+			Expect(g.state(pod)).To(Equal(open))
+		}
 	})
 
 	It("is paced by a limiter that no failure takes beyond some seconds", func() {

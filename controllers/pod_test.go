@@ -216,6 +216,8 @@ var _ = Describe("The condition of a pod", func() {
 			g.clock.advance(time.Minute)
 		}
 		Expect(g.state(fresh)).To(Equal(unreachable))
+		object, _ := g.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonConnectionLost, "127.0.0.1:1")
 		for _, pod := range proven {
 			Expect(g.read(pod).ResourceVersion).To(Equal(versions[pod.Name]), "nothing was written")
 		}

@@ -119,6 +119,43 @@ var _ = Describe("A rollout", func() {
 		Expect(serving.lowestSoFar()).To(BeNumerically(">=", 2))
 	}, SpecTimeout(3*time.Minute))
 
+	It("outlasts its progress deadline, of which there was a warning: a drain takes one serving pod at a time, and it ends by itself", func(ctx context.Context) {
+		const rolling = `progressDeadlineSeconds: 5
+  strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}`
+		s := newShop(ctx)
+		s.apply(workload("Deployment", "api", 3, 6, rolling))
+		s.apply(`
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: api}
+spec: {minAvailable: 2, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: api}}}
+`)
+		s.eventually(ctx, "api", func(c counts) bool { return c.serving == 3 }, "3 of version 6 serve")
+		serving := s.sample(ctx, "api")
+		s.applySchema(7, "")
+		s.apply(workload("Deployment", "api", 3, 7, rolling))
+		asked := s.deployment(ctx, "api").Generation
+		s.eventually(ctx, "api", func(c counts) bool { return c.held["7"] == 1 }, "one of version 7 is held")
+		Eventually(func() []string { return s.warnings(ctx, "ProgressDeadline") }).Should(ConsistOf("Deployment", "SyncSchema"))
+		Eventually(func() string { return s.progress(ctx, "api") }).Should(Equal("False ProgressDeadlineExceeded"))
+		hold(ctx)
+		Expect(s.ready(ctx)).To(Equal("False Backfilling"))
+		Expect(meta.FindStatusCondition(s.schema(ctx).Status.Conditions, v1alpha1.ConditionStalled)).To(BeNil(), "it waits, and has not failed")
+		Expect(serving.lowestSoFar()).To(Equal(3), "serving pods long after the deadline")
+
+		By("draining the nodes of serving pods")
+		evicted, refused := s.evict(ctx, "api", "6")
+		Expect(evicted).To(Equal(1))
+		Expect(refused).To(Equal(2), "the budget lets one go at a time")
+		s.eventually(ctx, "api", func(c counts) bool { return c.ready["6"] == 3 }, "the replacement of version 6 serves")
+		Expect(serving.lowestSoFar()).To(BeNumerically(">=", 2))
+
+		s.letGo(ctx)
+		s.eventually(ctx, "api", func(c counts) bool { return c.ready["7"] == 3 && c.serving == 3 }, "version 7 serves, and nobody did anything")
+		Eventually(func() string { return s.progress(ctx, "api") }).Should(Equal("True NewReplicaSetAvailable"))
+		Expect(s.deployment(ctx, "api").Generation).To(Equal(asked), "nobody changed the Deployment")
+	}, SpecTimeout(4*time.Minute))
+
 	It("comes before the barrier with cutover WhenPodsWait: nobody is shut out until the new pods only wait for the gate", func(ctx context.Context) {
 		s := newShop(ctx)
 		s.apply(workload("Deployment", "api", 2, 6, surgeAll))

@@ -12,7 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +45,8 @@ func newShop(ctx context.Context) *shop {
 	_, err = s.db.Exec(ctx, `CREATE TABLE todos (id bigint PRIMARY KEY, title text NOT NULL)`)
 	Expect(err).NotTo(HaveOccurred())
 	_, err = s.db.Exec(ctx, `INSERT INTO todos SELECT n, 'Todo ' || n FROM generate_series(1, 5000) n`)
+	Expect(err).NotTo(HaveOccurred())
+	_, err = s.db.Exec(ctx, `ANALYZE todos`) // what is expected of the backfill is by the server's statistics
 	Expect(err).NotTo(HaveOccurred())
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "clinic-app"}, StringData: map[string]string{"uri": dsn}}
 	Expect(suite.admin.Create(ctx, secret)).To(Succeed())
@@ -314,4 +319,46 @@ func (s *shop) lose(ctx context.Context, app, version string) {
 	Expect(suite.admin.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": app, "version": version})).To(Succeed())
 	Expect(list.Items).NotTo(BeEmpty())
 	Expect(suite.admin.Delete(ctx, &list.Items[0], client.GracePeriodSeconds(0))).To(Succeed())
+}
+
+func (s *shop) deployment(ctx context.Context, name string) *appsv1.Deployment {
+	GinkgoHelper()
+	var found appsv1.Deployment
+	Expect(suite.admin.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: name}, &found)).To(Succeed())
+	return &found
+}
+
+// progress is "<status> <reason>" of a Deployment's condition Progressing.
+func (s *shop) progress(ctx context.Context, name string) string {
+	GinkgoHelper()
+	for _, condition := range s.deployment(ctx, name).Status.Conditions {
+		if condition.Type == appsv1.DeploymentProgressing {
+			return string(condition.Status) + " " + condition.Reason
+		}
+	}
+	return ""
+}
+
+// evict asks for the eviction of every pod of a version at once, and says how many the budget let go. That budget must have been reckoned.
+func (s *shop) evict(ctx context.Context, app, version string) (evicted, refused int) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var budget policyv1.PodDisruptionBudget
+		g.Expect(suite.admin.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: app}, &budget)).To(Succeed())
+		g.Expect(budget.Status.DisruptionsAllowed).To(BeEquivalentTo(1))
+	}).Should(Succeed())
+	var list corev1.PodList
+	Expect(suite.admin.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": app, "version": version})).To(Succeed())
+	for i := range list.Items {
+		err := suite.admin.SubResource("eviction").Create(ctx, &list.Items[i], &policyv1.Eviction{})
+		switch {
+		case err == nil:
+			evicted++
+		case apierrors.IsTooManyRequests(err):
+			refused++
+		default:
+			Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	return evicted, refused
 }
