@@ -55,6 +55,9 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 	switch {
 	case errors.As(err, &ended):
 		a.report = storage.ActivationReport(ended)
+	case err != nil && a != nil && a.locksTables():
+		// By now it is no writer among many, which are gone again before anybody could read their names.
+		return storage.ActivationReport{}, s.explainWanted(ctx, fencedMeanwhile(err, what), shareRowExclusive, 0)
 	case err != nil:
 		return storage.ActivationReport{}, fencedMeanwhile(err, what)
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -264,15 +265,40 @@ func (b *batchTx) runningOverBatch(part, sql string, keys [][]string, query step
 	what := b.applying(part, keys)
 	query.what = what
 	query.sql = fmt.Sprintf("INSERT INTO pg_temp.batch (%s)\n%s", b.plan.table.names(""), query.sql)
+	var before []string
 	steps := []step{
 		{what: what, sql: "DELETE FROM pg_temp.batch"},
 		query,
 		{what: what, sql: "SELECT set_config('syncbarrier.sql', $1::text, true)", arguments: []any{sql}},
+		{what: what, sql: sessionSQL, rows: scanRow(&before)},
 	}
-	return append(steps, b.checkingConstraints(what, step{
+	steps = append(steps, b.checkingConstraints(what, step{
 		sql: "DO $syncbarrier$ BEGIN EXECUTE current_setting('syncbarrier.sql'); END $syncbarrier$",
 	})...)
+	return append(steps, step{what: what, sql: sessionSQL, rows: func(rows pgx.Rows) error {
+		var after []string
+		if err := scanRow(&after)(rows); err != nil {
+			return err
+		}
+		for i, setting := range sessionSettingNames {
+			if before[i] != after[i] {
+				return storage.Refuse(storage.CodeInvalidSQL, "%s: it changes the session's %s, which the rest of the batch and other batches need as it is", what, setting).
+					WithHint("leave it out; names of other schemas can be written in full")
+			}
+		}
+		return nil
+	}})
 }
+
+// sessionSettingNames are what SQL of the user in a batch must leave alone: who we are, where names are looked for, how long we wait, and how
+// keys are written. In a barrier all of a session is set anew and its connection closed; that would cost more than a batch does.
+var sessionSettingNames = []string{
+	"role", "session_authorization", "search_path", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout",
+	"row_security", "session_replication_role", "transaction_read_only", writerVersionSetting, "datestyle", "timezone", "intervalstyle",
+	"extra_float_digits", "bytea_output", "lc_monetary", "standard_conforming_strings",
+}
+
+var sessionSQL = "SELECT ARRAY[coalesce(current_setting('" + strings.Join(sessionSettingNames, "', true), ''), coalesce(current_setting('") + "', true), '')]"
 
 // makeBatch makes the temporary table `batch` with the key columns of the backfilled table. It stays with the session, empty between
 // transactions; behind a pooler, where the session is everybody's, it goes with the transaction.

@@ -85,9 +85,31 @@ func (b *batchTx) keepLeftovers(ctx context.Context, keys [][]string) error {
 	if len(keys) == 0 {
 		return nil
 	}
+	if err := b.keepable(keys); err != nil {
+		return err
+	}
 	step := b.keepingLeftovers(keys)
 	if _, err := b.Exec(ctx, step.sql, step.arguments...); err != nil {
 		return fmt.Errorf("%s: %w", step.what, err)
+	}
+	return nil
+}
+
+// longestLeftover is how long the text of a key may be that is written down, in bytes: with the names beside it, it has to fit into an entry of
+// an index, of which the server allows 2704 bytes.
+const longestLeftover = 2000
+
+// keepable refuses keys that are too long to be written down: then the batch is done again when their rows are free. A key that fits into
+// the index of its own table can be longer as text.
+func (b *batchTx) keepable(keys [][]string) error {
+	for _, key := range keys {
+		if len(storage.EncodeKey(key)) > longestLeftover {
+			table := b.plan.table.declared.Name
+			return &storage.Error{
+				Code: storage.CodeLockTimeout, Table: table,
+				Message: fmt.Sprintf("checkpoint %q: a row of table %q is held by another, and its key is too long to be left for later", b.claim.Name, table),
+			}
+		}
 	}
 	return nil
 }

@@ -374,6 +374,9 @@ func (s *scan) rowByRow(ctx context.Context) (storage.Batch, error) {
 	batch.Leftovers = s.leftovers + batch.Skipped
 	var steps []step
 	if len(sorted.held) > 0 {
+		if err := s.keepable(sorted.held); err != nil {
+			return batch, err
+		}
 		steps = append(steps, s.keepingLeftovers(sorted.held))
 	}
 	if s.plan.statement() != nil || len(sorted.locked) == 0 {

@@ -110,3 +110,31 @@ func TestRowsWhoseKeyItsDomainWouldRefuseTodayAreFilled(t *testing.T) {
 		})
 	}
 }
+
+// A key can be longer as text than any index allows. Its row, when the program holds it, is waited for and not left for later.
+func TestAHeldRowWithALongKeyIsWaitedFor(t *testing.T) {
+	checkpoint := onceCheckpoint(map[string]string{"v": "(SELECT src)"})
+	checkpoint.Sources[0].Changes = storage.Capture
+	db := newBackfillDB(t, `
+		CREATE TABLE t(id bytea PRIMARY KEY, src text, v text);
+		INSERT INTO t SELECT string_agg(decode(md5(n || ' ' || i), 'hex'), ''), n::text FROM generate_series(1, 3) n, generate_series(1, 120) i GROUP BY n`,
+		checkpoint, storage.Table{Name: "t", Layout: storage.Plain, PrimaryKey: []string{"id"}, Columns: []storage.Column{
+			{Name: "id", Type: storage.TypeBytes}, {Name: "src", Type: storage.TypeString, Nullable: true}, {Name: "v", Type: storage.TypeString, Nullable: true}}})
+	claim := db.mustClaim(false)
+	lease := db.mustLeases(claim)[0]
+	db.exec(`SET syncbarrier.writer_version = 2`)
+	db.exec(`BEGIN; UPDATE t SET src = 'held' WHERE src = '2'`)
+	_, err := db.store.ScanBatch(db.ctx, claim, lease)
+	expectCode(t, err, storage.CodeLockTimeout)
+	db.exec(`COMMIT`)
+	db.scan(claim, []storage.Lease{lease})
+
+	db.exec(`UPDATE t SET src = 'logged' WHERE src = '3'`)
+	db.exec(`BEGIN; UPDATE t SET src = 'held again' WHERE src IN ('held', 'logged')`)
+	_, err = db.store.TailBatch(db.ctx, claim, storage.AllPartitions, 1000)
+	expectCode(t, err, storage.CodeLockTimeout)
+	db.exec(`COMMIT`)
+	db.catchUp(claim, storage.AllPartitions)
+	db.mustActivate(claim, storage.AllPartitions)
+	db.wantText("0", "SELECT count(*) FROM t WHERE v IS DISTINCT FROM src")
+}

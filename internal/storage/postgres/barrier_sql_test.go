@@ -159,6 +159,7 @@ func TestSQLThatOnlyLooksLikeItRuns(t *testing.T) {
 		"words in comments and strings":      "-- COMMIT;\n/* ROLLBACK; */ SELECT 'COMMIT; SAVEPOINT s;', $$ COMMIT; $$, $q$ ; $q$, E'\\';'",
 		"words in a body":                    "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$ SELECT 'VACUUM; COMMIT' $$",
 		"a name that is a word":              `CREATE TABLE "commit"(savepoint int)`,
+		"prepared statements that it drops":  "DEALLOCATE ALL; CREATE TABLE deallocated(i int)",
 		"nothing but a comment":              "-- nothing\n",
 		"a byte order mark and Windows ends": "CREATE TABLE w(\r\n i int\r\n);\r\n",
 	} {

@@ -14,6 +14,7 @@ import (
 type captured struct {
 	table       string
 	partitioned bool
+	child       bool // it is a partition of another table or inherits from one: it can be fenced, but not captured
 	key         []capturedColumn
 	deferrable  bool // two rows may have one key until a statement, or the transaction, ends
 	partition   capturedPartition

@@ -215,7 +215,7 @@ func TestCheckFindsEachWayToWeakenCapture(t *testing.T) {
 		{"an owner", `ALTER FUNCTION syncbarrier_capture_todos() OWNER TO pg_monitor`, "belongs to the role pg_monitor"},
 		{"a right", `GRANT EXECUTE ON FUNCTION syncbarrier_capture_todos() TO PUBLIC`, "may be executed by PUBLIC"},
 		{"a function less", `DROP FUNCTION syncbarrier_capture_todos() CASCADE`, "function public.syncbarrier_capture_todos is missing"},
-		{"a source column is gone", `ALTER TABLE todos DROP COLUMN title`, `it has no column "title"`},
+		{"a column that no checkpoint names is gone", `ALTER TABLE todos DROP COLUMN title`, ""},
 		{"the key is gone", `ALTER TABLE todos DROP CONSTRAINT todos_pkey`, "is neither its primary key nor unique"},
 		{"a table inherits from it", `CREATE TABLE heir () INHERITS (todos)`, "public.heir inherits from it"},
 		{"the table is gone", `DROP TABLE todos`, "table public.todos is gone"},
@@ -241,6 +241,19 @@ func TestCheckFindsEachWayToWeakenCapture(t *testing.T) {
 				t.Errorf("findings %q, want one with %q", findings, c.want)
 			}
 		})
+	}
+}
+
+func TestCheckFindsThatANamedSourceColumnIsGone(t *testing.T) {
+	store, program := newSource(t, sourceSQL)
+	spec := todosBy(byTenant)
+	spec.columns = []string{"title"}
+	declare(t, store, program, captureDefinition("norm", 6, spec, storage.Capture))
+	ensureSources(t, store, 6)
+	program.run(`ALTER TABLE todos DROP COLUMN title`)
+	findings := captureFindings(t, store, 6)
+	if !slices.ContainsFunc(findings, func(line string) bool { return strings.Contains(line, `it has no column "title"`) }) {
+		t.Errorf("findings %q, want one of the column", findings)
 	}
 }
 

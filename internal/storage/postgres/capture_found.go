@@ -22,6 +22,8 @@ type foundSource struct {
 type foundSourceRelation struct {
 	capturedRelation
 	kind     string
+	child    bool     // it is a partition of another table, or inherits from one: statements on that fire only its row triggers
+	heirs    []string // tables that inherit from it and are no partitions
 	triggers map[string]foundSourceTrigger
 }
 
@@ -166,6 +168,15 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 		)
 		SELECT CASE WHEN rn.nspname = $1::text THEN r.relname::text ELSE pg_catalog.format('%I.%I', rn.nspname, r.relname) END,
 		       c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind::text,
+		       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid),
+		       ARRAY(
+		         SELECT pg_catalog.format('%I.%I', hn.nspname, h.relname)
+		           FROM pg_catalog.pg_inherits i
+		           JOIN pg_catalog.pg_class h ON h.oid = i.inhrelid
+		           JOIN pg_catalog.pg_namespace hn ON hn.oid = h.relnamespace
+		          WHERE i.inhparent = c.oid
+		            AND NOT h.relispartition
+		          ORDER BY 1),
 		       coalesce(t.tgname::text, ''), coalesce(t.tgtype, 0), coalesce(t.tgenabled::text, ''),
 		       coalesce(CASE WHEN fn.nspname = $1::text THEN p.proname::text ELSE pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(p.proname) END, ''),
 		       coalesce(t.tgargs, ''::bytea), coalesce(pg_catalog.pg_get_triggerdef(t.oid), ''),
@@ -188,7 +199,7 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 	var relation foundSourceRelation
 	var arguments []byte
 	var t foundSourceTrigger
-	_, err = pgx.ForEachRow(rows, []any{&table, &relation.oid, &relation.name, &relation.kind, &t.name, &t.kind, &t.enabled, &t.function,
+	_, err = pgx.ForEachRow(rows, []any{&table, &relation.oid, &relation.name, &relation.kind, &relation.child, &relation.heirs, &t.name, &t.kind, &t.enabled, &t.function,
 		&arguments, &definition, &t.columns, &t.constraint, &t.copied, &t.oldTable, &t.newTable, &t.change}, func() error {
 		t.arguments = argumentsOf(arguments)
 		t.when = settleCondition(whenOf(definition))
@@ -198,6 +209,7 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 			sources[table] = source
 		}
 		source.add(relation, t)
+		relation.heirs = nil // the next row gets an array of its own
 		return nil
 	})
 	if err != nil {

@@ -24,15 +24,26 @@ DECLARE
   _sb_key_before text;
   _sb_rows integer;
   _sb_changed boolean;
-  _sb_moved boolean;
+  _sb_known boolean;
+  _sb_moved boolean := false;
   _sb_list_old boolean := false;
 {{- end}}
 BEGIN
+{{- if plain}}
+  IF TG_OP = 'UPDATE' THEN
+    -- The program may have renamed or dropped a column since this was written. A statement that names it would then fail, and with it
+    -- every update of the program. Statements are planned when they are first reached, so those below must not be reached then; without
+    -- them every row that was updated counts as changed.
+    SELECT count(*) = {{counted}} INTO _sb_known FROM pg_attribute AS a WHERE a.attrelid = TG_RELID AND a.attname = ANY (ARRAY[{{counting}}]::name[]);
+  END IF;
+{{- end}}
   -- Which keys of which partitions? op 1: a row that is there. 2: one that is gone. 3: a range of keys.
   IF TG_LEVEL = 'ROW' THEN
 {{- if plain}}
-    IF TG_OP = 'UPDATE' AND NOT ({{differs "OLD" "NEW"}}) THEN
-      RETURN NULL;
+    IF TG_OP = 'UPDATE' AND _sb_known THEN
+      IF NOT ({{differs "OLD" "NEW"}}) THEN
+        RETURN NULL;
+      END IF;
     END IF;
 {{- end}}
     IF TG_OP <> 'DELETE' THEN
@@ -73,83 +84,87 @@ BEGIN
      WHERE (SELECT f.n <= {{most}} FROM few AS f);
     _sb_list_old := _sb_rows > {{most}};
   ELSE
-    -- Most statements change one row: one look tells how many there are, and what the first one is.
-    SELECT (SELECT count(*) FROM (SELECT FROM _sb_new LIMIT 2) AS few),
-           {{differs "o" "n"}}, {{partition "n"}}, {{key "n"}}, {{partition "o"}}, {{key "o"}}
-      INTO _sb_rows, _sb_changed, _sb_partition, _sb_key, _sb_partition_before, _sb_key_before
-      FROM _sb_old AS o
-     CROSS JOIN _sb_new AS n
-     LIMIT 1;
-    IF _sb_rows = 1 AND _sb_changed THEN
-      _sb_partitions := ARRAY[_sb_partition];
-      _sb_keys := ARRAY[_sb_key];
-      _sb_ops := ARRAY[1::smallint];
-      IF _sb_partition_before <> _sb_partition OR _sb_key_before <> _sb_key THEN
-        _sb_partitions := _sb_partitions || _sb_partition_before;
-        _sb_keys := _sb_keys || _sb_key_before;
-        _sb_ops := _sb_ops || 2::smallint;
-      END IF;
-    ELSIF _sb_rows > 1 THEN
-      -- Rows are paired by their keys. Few of them may have changed in what counts, or none, however many there are. FULL JOIN, because a
-      -- plan that was made for two rows is kept for 100,000: an inner join may then be a nested loop, a full one cannot be.
-      WITH paired AS {{if byColumn}}MATERIALIZED {{end}}(
-        SELECT {{parts "n"}}{{if byColumn}}, {{value "o"}} AS w{{end}}, ({{present "o"}}) <> ({{present "n"}}) AS alone
-          FROM _sb_old AS o
-          FULL JOIN _sb_new AS n
-            ON {{same "o" "n"}}
-         WHERE ({{present "o"}}) <> ({{present "n"}})
-            OR {{differs "o" "n"}}
-      ), changed AS MATERIALIZED (
-        SELECT {{names "p"}}, 1::smallint AS op, p.alone
-          FROM paired AS p
-{{- if byColumn}}
-         UNION ALL
-        SELECT {{names "p" "w"}}, 2::smallint, p.alone
-          FROM paired AS p
-         WHERE p.w IS DISTINCT FROM p.v
-{{- end}}
-      ), size AS (
-        SELECT count(*) > {{most}} AS large, coalesce(bool_or(s.alone), false) AS alone
-          FROM changed AS s
-      )
-      SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op), (SELECT s.alone FROM size AS s)
-        INTO _sb_partitions, _sb_keys, _sb_ops, _sb_moved
-        FROM (
-          SELECT {{partition "c"}} AS p, {{key "c"}} AS k, c.op
-            FROM changed AS c
-           WHERE NOT (SELECT s.large OR s.alone FROM size AS s)
-           UNION ALL
-          SELECT r.p, r.k, 3::smallint
-            FROM ({{ranges}}) AS r
-           WHERE (SELECT s.large AND NOT s.alone FROM size AS s)
-        ) AS r;
-      IF _sb_moved THEN
-        -- A key without a partner: keys changed. Where rows have taken keys of each other, the pairs are of different rows, and nobody can
-        -- tell which. So all keys count, the old ones and the new ones.
-        SELECT count(*) > {{most}} INTO _sb_list_old FROM (SELECT FROM _sb_new LIMIT {{most}} + 1) AS f;
-        IF _sb_list_old THEN
-          WITH changed AS (
-            SELECT {{parts "n"}}
-              FROM _sb_new AS n
-          )
-          SELECT array_agg(r.p), array_agg(r.k), array_agg(3::smallint)
-            INTO _sb_partitions, _sb_keys, _sb_ops
-            FROM ({{ranges}}) AS r;
-        ELSE
-          SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op)
-            INTO _sb_partitions, _sb_keys, _sb_ops
-            FROM (
-              SELECT b.p, b.k, min(b.op) AS op
-                FROM (
-                  SELECT {{partition "n"}} AS p, ({{key "n"}}) COLLATE "C" AS k, 1::smallint AS op
-                    FROM _sb_new AS n
-                   UNION ALL
-                  SELECT {{partition "o"}}, {{key "o"}}, 2::smallint
-                    FROM _sb_old AS o
-                ) AS b
-               GROUP BY b.p, b.k
-            ) AS r;
+    IF NOT _sb_known THEN
+      _sb_moved := true;
+    ELSE
+      -- Most statements change one row: one look tells how many there are, and what the first one is.
+      SELECT (SELECT count(*) FROM (SELECT FROM _sb_new LIMIT 2) AS few),
+             {{differs "o" "n"}}, {{partition "n"}}, {{key "n"}}, {{partition "o"}}, {{key "o"}}
+        INTO _sb_rows, _sb_changed, _sb_partition, _sb_key, _sb_partition_before, _sb_key_before
+        FROM _sb_old AS o
+       CROSS JOIN _sb_new AS n
+       LIMIT 1;
+      IF _sb_rows = 1 AND _sb_changed THEN
+        _sb_partitions := ARRAY[_sb_partition];
+        _sb_keys := ARRAY[_sb_key];
+        _sb_ops := ARRAY[1::smallint];
+        IF _sb_partition_before <> _sb_partition OR _sb_key_before <> _sb_key THEN
+          _sb_partitions := _sb_partitions || _sb_partition_before;
+          _sb_keys := _sb_keys || _sb_key_before;
+          _sb_ops := _sb_ops || 2::smallint;
         END IF;
+      ELSIF _sb_rows > 1 THEN
+        -- Rows are paired by their keys. Few of them may have changed in what counts, or none, however many there are. FULL JOIN, because a
+        -- plan that was made for two rows is kept for 100,000: an inner join may then be a nested loop, a full one cannot be.
+        WITH paired AS {{if byColumn}}MATERIALIZED {{end}}(
+          SELECT {{parts "n"}}{{if byColumn}}, {{value "o"}} AS w{{end}}, ({{present "o"}}) <> ({{present "n"}}) AS alone
+            FROM _sb_old AS o
+            FULL JOIN _sb_new AS n
+              ON {{same "o" "n"}}
+           WHERE ({{present "o"}}) <> ({{present "n"}})
+              OR {{differs "o" "n"}}
+        ), changed AS MATERIALIZED (
+          SELECT {{names "p"}}, 1::smallint AS op, p.alone
+            FROM paired AS p
+{{- if byColumn}}
+           UNION ALL
+          SELECT {{names "p" "w"}}, 2::smallint, p.alone
+            FROM paired AS p
+           WHERE p.w IS DISTINCT FROM p.v
+{{- end}}
+        ), size AS (
+          SELECT count(*) > {{most}} AS large, coalesce(bool_or(s.alone), false) AS alone
+            FROM changed AS s
+        )
+        SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op), (SELECT s.alone FROM size AS s)
+          INTO _sb_partitions, _sb_keys, _sb_ops, _sb_moved
+          FROM (
+            SELECT {{partition "c"}} AS p, {{key "c"}} AS k, c.op
+              FROM changed AS c
+             WHERE NOT (SELECT s.large OR s.alone FROM size AS s)
+             UNION ALL
+            SELECT r.p, r.k, 3::smallint
+              FROM ({{ranges}}) AS r
+             WHERE (SELECT s.large AND NOT s.alone FROM size AS s)
+          ) AS r;
+      END IF;
+    END IF;
+    IF _sb_moved THEN
+      -- A key without a partner: keys changed. Where rows have taken keys of each other, the pairs are of different rows, and nobody can
+      -- tell which. So all keys count, the old ones and the new ones.
+      SELECT count(*) > {{most}} INTO _sb_list_old FROM (SELECT FROM _sb_new LIMIT {{most}} + 1) AS f;
+      IF _sb_list_old THEN
+        WITH changed AS (
+          SELECT {{parts "n"}}
+            FROM _sb_new AS n
+        )
+        SELECT array_agg(r.p), array_agg(r.k), array_agg(3::smallint)
+          INTO _sb_partitions, _sb_keys, _sb_ops
+          FROM ({{ranges}}) AS r;
+      ELSE
+        SELECT array_agg(r.p), array_agg(r.k), array_agg(r.op)
+          INTO _sb_partitions, _sb_keys, _sb_ops
+          FROM (
+            SELECT b.p, b.k, min(b.op) AS op
+              FROM (
+                SELECT {{partition "n"}} AS p, ({{key "n"}}) COLLATE "C" AS k, 1::smallint AS op
+                  FROM _sb_new AS n
+                 UNION ALL
+                SELECT {{partition "o"}}, {{key "o"}}, 2::smallint
+                  FROM _sb_old AS o
+              ) AS b
+             GROUP BY b.p, b.k
+          ) AS r;
       END IF;
     END IF;
 {{- end}}

@@ -169,8 +169,8 @@ func (s *Store) installSourceTrigger(ctx context.Context, tx pgx.Tx, source *fou
 	}
 	for _, relation := range relations {
 		found, exists := relation.triggers[t.name]
-		if exists && len(t.differences(found, false)) == 0 {
-			continue
+		if exists && (found.copied || len(t.differences(found, false)) == 0) {
+			continue // what the server copied is changed where it comes from
 		}
 		what := fmt.Sprintf("install the trigger %s on %s", t.name, relation.name)
 		if exists && found.constraint { // which cannot be replaced; the table is locked, so nobody writes in between
@@ -345,7 +345,7 @@ func (s *Store) raiseSourceFences(ctx context.Context, tx pgx.Tx, minimum int64)
 
 // fences are the fences of a table, by what kind of table it is.
 func (f *foundSource) fences(minimum int64) []sourceTrigger {
-	c := captured{table: f.table, partitioned: f.relations[0].kind == "p"}
+	c := captured{table: f.table, partitioned: f.relations[0].kind == "p", child: f.relations[0].child}
 	return slices.DeleteFunc(c.sourceTriggers(minimum), func(t sourceTrigger) bool { return t.capture })
 }
 

@@ -234,15 +234,28 @@ func (s *Store) checkCapture(ctx context.Context, q querier, required int64, own
 	for _, source := range sortedSources(sources) { // those that no definition names any more
 		if source.fenced() {
 			findings = append(findings, s.triggerFindings(source, source.fences(required))...)
+			findings = append(findings, heirFindings(source)...)
 		}
 	}
 	return findings, nil
 }
 
+// heirFindings: rows of a table that inherits from a fenced one are read as the fenced one's.
+func heirFindings(source *foundSource) []storage.FenceFinding {
+	var findings []storage.FenceFinding
+	for _, relation := range source.relations {
+		for _, heir := range relation.heirs {
+			findings = append(findings, storage.FenceFinding{
+				Object: "table " + heir, Problem: "inherits from " + relation.name + ", which has a fence: its rows are read as that table's, and no fence judges them"})
+		}
+	}
+	return findings
+}
+
 func (s *Store) checkSource(ctx context.Context, q querier, need *sourceNeed, source *foundSource, required int64, owner string) ([]storage.FenceFinding, error) {
 	var findings []storage.FenceFinding
 	if need.fenced {
-		findings = s.triggerFindings(source, source.fences(required))
+		findings = append(s.triggerFindings(source, source.fences(required)), heirFindings(source)...)
 	}
 	if need.unused {
 		return findings, nil
@@ -252,6 +265,10 @@ func (s *Store) checkSource(ctx context.Context, q querier, need *sourceNeed, so
 		watched.Columns = f.description.Columns // a column that the program adds later is not what an older checkpoint reads
 	}
 	c, err := s.readCaptured(ctx, q, need.table, watched, need.targets)
+	if storage.CodeOf(err) == storage.CodeInvalidSpec {
+		// The program may have renamed or dropped a column that no checkpoint names. The function then logs more than it has to.
+		c, err = s.readCaptured(ctx, q, need.table, need.source, need.targets)
+	}
 	if storage.CodeOf(err) == storage.CodeInvalidSpec {
 		return append(findings, storage.FenceFinding{Object: "table " + s.named(need.table.Name), Problem: err.Error()}), nil
 	}

@@ -40,13 +40,31 @@ func (s *Store) captureActions(c captured) template.FuncMap {
 		"parts":     c.parts,
 		"names":     c.names,
 		"same":      c.sameKey,
-		"present":   func(alias string) string { return alias + "." + quoteIdentifier(c.key[0].name) + " IS NOT NULL" },
+		"present":   c.present,
 		"differs":   func(before, after string) string { return differs(c.counting, before, after) },
-		"ranges":    c.ranges,
-		"listedIn":  c.listedIn,
-		"list":      c.list,
-		"ends":      c.ends,
+		"counted":   func() int { return len(c.counting) },
+		"counting": func() string {
+			names := make([]string, len(c.counting))
+			for i, column := range c.counting {
+				names[i] = quoteText(column.name)
+			}
+			return strings.Join(names, ", ")
+		},
+		"ranges":   c.ranges,
+		"listedIn": c.listedIn,
+		"list":     c.list,
+		"ends":     c.ends,
 	}
+}
+
+// present says whether an outer join found a row behind the alias: its key is never NULL. A value of several fields counts as NULL for IS NOT
+// NULL if one of them is.
+func (c captured) present(alias string) string {
+	first := alias + "." + quoteIdentifier(c.key[0].name)
+	if c.key[0].builtin {
+		return first + " IS NOT NULL"
+	}
+	return "num_nulls(" + first + ") = 0"
 }
 
 // changedAlias is the alias of the relation "changed", whose columns have our own names.

@@ -69,10 +69,14 @@ func (c captured) sourceTriggers(minimum int64) []sourceTrigger {
 	if c.partitioned {
 		rows = firesAlways
 	}
+	fenceRows := rows
+	if c.child {
+		fenceRows = firesAlways // statements on the table above it do not fire the fence for each statement
+	}
 	triggers := []sourceTrigger{
 		{name: fenceSourceTrigger, kind: triggerBefore | anyChange | triggerTruncate, mode: firesAlways, function: fenceSourceFunction,
 			argument: &required, everywhere: true},
-		{name: fenceRowTrigger, kind: triggerRow | anyChange, mode: rows, function: fenceSourceFunction, argument: &required},
+		{name: fenceRowTrigger, kind: triggerRow | anyChange, mode: fenceRows, function: fenceSourceFunction, argument: &required},
 		{name: captureTruncateTrigger, kind: triggerTruncate, mode: firesAlways, function: logTruncateFunction, argument: &table,
 			capture: true, everywhere: true},
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -110,6 +111,9 @@ func (s *Store) relationFindings(found foundCatalog) []storage.FenceFinding {
 		case !exists:
 			note(declared.kind == "SEQUENCE", "is missing")
 			continue
+		case declared.kind == "TABLE" && !strings.Contains("rp", relation.kind):
+			note(false, "is %s: what is written through it, or past it, nothing judges as it does a table's rows", cmp.Or(relationKinds[relation.kind], "no table"))
+			continue
 		case relation.unlogged && declared.kind == "TABLE":
 			note(false, "is unlogged: a crash of the server empties it")
 		}
@@ -212,6 +216,11 @@ func (s *Store) logFindings(ctx context.Context, q querier, found foundCatalog) 
 		SELECT 'rule ' || pg_catalog.quote_ident(r.rulename) || ' on ' || name, 'rewrites statements on the log'
 		  FROM named
 		  JOIN pg_catalog.pg_rewrite AS r ON r.ev_class = named.oid
+		UNION ALL
+		SELECT 'table ' || name, 'is a foreign table: what is written at the other server is read as the log''s, and nothing judged it'
+		  FROM named
+		  JOIN pg_catalog.pg_class AS c ON c.oid = named.oid
+		 WHERE c.relkind = 'f'
 		UNION ALL
 		SELECT 'table ' || name, 'is unlogged: a crash of the server empties it'
 		  FROM named

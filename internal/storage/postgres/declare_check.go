@@ -26,7 +26,7 @@ func (s *Store) checkDefinitions(ctx context.Context, tx pgx.Tx, checkpoint stor
 	closeConnection(ctx)
 	c := definitionCheck{Tx: probe, store: s, checkpoint: checkpoint}
 	if checkpoint.Backfill.External() {
-		return c.external(ctx)
+		return c.apart(ctx, definitionCheck.external)
 	}
 	if c.plan, err = s.readPlan(ctx, probe, checkpoint.Name); err != nil {
 		return err
@@ -34,10 +34,27 @@ func (s *Store) checkDefinitions(ctx context.Context, tx pgx.Tx, checkpoint stor
 	if err := usePath(ctx, probe, c.plan.path); err != nil {
 		return err
 	}
-	for _, check := range []func(context.Context) error{c.update, c.keys, c.verify, c.statement} {
-		if err := check(ctx); err != nil {
+	for _, check := range []func(definitionCheck, context.Context) error{
+		definitionCheck.update, definitionCheck.keys, definitionCheck.verify, definitionCheck.statement,
+	} {
+		if err := c.apart(ctx, check); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// apart makes one check in a savepoint of its own, and lets pass what only COMMIT makes possible: a value that the SQL of this barrier
+// has added to an enumeration cannot be used before, and the backfill begins after it.
+func (c definitionCheck) apart(ctx context.Context, check func(definitionCheck, context.Context) error) error {
+	probe, err := c.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("check checkpoint %q: %w", c.checkpoint.Name, err)
+	}
+	defer rollback(ctx, probe)
+	c.Tx = probe
+	if err := check(c, ctx); err != nil && sqlState(err) != stateEnumUse {
+		return err
 	}
 	return nil
 }

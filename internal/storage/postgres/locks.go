@@ -311,8 +311,12 @@ func (e *lockRefused) Error() string { return "lock " + e.lock.table + ": not ha
 // explainLock is for the error of a transaction that is over: a lock that was not had becomes CodeLockTimeout with the table to wait
 // for first the next time, and with who holds it now. Other errors stay as they are.
 func (s *Store) explainLock(ctx context.Context, err error, timeout time.Duration) error {
+	return s.explainWanted(ctx, err, accessExclusive, timeout)
+}
+
+// explainWanted is explainLock for a lock of this mode, which an error of the server's does not say.
+func (s *Store) explainWanted(ctx context.Context, err error, wanted lockMode, timeout time.Duration) error {
 	var refused *lockRefused
-	wanted := accessExclusive // what an error of the server's does not say
 	if errors.As(err, &refused) {
 		wanted, err = refused.lock.mode, s.refusedLock(refused, timeout)
 	}

@@ -126,3 +126,21 @@ func TestTheGuardOnCapturedRowsReachesChildren(t *testing.T) {
 		expectGuarded(t, program.try("DELETE FROM "+table+" WHERE partition = 'capture:t/'"), "sync.storage.partition_guard")
 	}
 }
+
+func TestAViewThatStandsForTheLogIsFound(t *testing.T) {
+	store, program, _ := newPartitionedLog(t)
+	program.run(`ALTER TABLE sync_commits RENAME TO commits_before`)
+	program.run(`CREATE VIEW sync_commits AS SELECT * FROM commits_before`)
+	expectFinding(t, store, "table public.sync_commits is a view", false)
+	expectBarrierRefuses(t, store, "public.sync_commits")
+}
+
+func TestAForeignPartitionOfTheLogIsFound(t *testing.T) {
+	store, program, _ := newPartitionedLog(t)
+	program.run(`
+		CREATE FOREIGN DATA WRAPPER elsewhere;
+		CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere`)
+	program.run(`ALTER TABLE sync_commits DROP CONSTRAINT sync_commits_pkey`) // no foreign table can have a key
+	program.run(`CREATE FOREIGN TABLE cl_f PARTITION OF sync_commits FOR VALUES IN ('f') SERVER elsewhere`)
+	expectBarrierRefuses(t, store, "table public.cl_f is a foreign table")
+}

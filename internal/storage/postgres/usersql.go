@@ -89,6 +89,13 @@ func (s *Store) resetAfterUserSQL(ctx context.Context, tx pgx.Tx, prepared []str
 	if _, err := tx.Exec(ctx, reset); err != nil { // in one round trip: the locks are held
 		return fmt.Errorf("reset the session after the user's SQL: %w", err)
 	}
+	if !s.pooled {
+		// The SQL may have dropped the driver's own prepared statements as well (DEALLOCATE ALL), and the driver would go on using them.
+		if err := tx.Conn().DeallocateAll(ctx); err != nil {
+			return fmt.Errorf("drop the prepared statements after the user's SQL: %w", err)
+		}
+		return nil
+	}
 	now, err := preparedNames(ctx, tx)
 	if err != nil {
 		return err
