@@ -317,6 +317,8 @@ func (e *environment) testNamespaced(t *testing.T) {
 	const own = "shop" // that of config/namespaced
 	e.kubectl(t, "", "create", "namespace", own)
 	e.kubectl(t, kustomize(t, "config/namespaced"), "apply", "--server-side", "-f", "-")
+	e.kubectl(t, "", "create", "namespace", "ward") // another one beside it takes nothing away
+	e.kubectl(t, overlay(t, "namespace: ward\nresources: [CONFIG/namespaced]\n"), "apply", "--server-side", "-f", "-")
 	other := e.namespace(t)
 	e.database(t, own)
 	e.database(t, other)

@@ -397,21 +397,7 @@ func (e *environment) testWebhookRights(t *testing.T) {
 
 // testOtherNames builds the overlay that a user writes, and has the API server check all of it.
 func (e *environment) testOtherNames(t *testing.T) {
-	root, err := testcluster.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	relative, err := filepath.Rel(folder, filepath.Join(root, "config"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := "namespace: ops\nnamePrefix: x-\nresources: [" + filepath.Join(relative, "start-gate") + "]\n" +
-		"transformers: [" + filepath.Join(relative, "webhook", "names") + "]\n"
-	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	built := kustomize(t, relativeTo(t, root, folder))
+	built := overlay(t, "namespace: ops\nnamePrefix: x-\nresources: [CONFIG/start-gate]\ntransformers: [CONFIG/webhook/names]\n")
 	for _, left := range []string{"syncbarrier-system", "\n  name: syncbarrier"} {
 		if strings.Contains(built, left) {
 			t.Errorf("the old name %q is still in it", left)
@@ -427,11 +413,25 @@ func (e *environment) testOtherNames(t *testing.T) {
 	e.kubectl(t, built, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
 }
 
-func relativeTo(t *testing.T, root, folder string) string {
+// overlay builds a kustomization of a user's own, in which CONFIG stands for the folder config of this checkout.
+func overlay(t *testing.T, kustomization string) string {
 	t.Helper()
-	relative, err := filepath.Rel(root, folder)
+	root, err := testcluster.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return relative
+	folder := t.TempDir()
+	relative, err := filepath.Rel(folder, filepath.Join(root, "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := strings.ReplaceAll(kustomization, "CONFIG", relative)
+	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fromRoot, err := filepath.Rel(root, folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kustomize(t, fromRoot)
 }
