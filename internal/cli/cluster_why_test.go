@@ -83,7 +83,7 @@ var whyCases = map[string]struct {
 	"a label that went after it was let in": {
 		gatedPod(unlabelled, says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), says("Ready", "True", "", "")), "NotGated", false, true, "lacks the label",
 	},
-	"not judged":               {gatedPod(), "NotJudged", true, false, "waits for the operator"},
+	"not judged": {gatedPod(), "NotJudged", true, false, "waits for the operator"},
 	"the start gate": {
 		gatedPod(says("syncbarrier.dev/serve-gate", "False", "MigrationPending", "at 6"), func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "syncbarrier.dev/start-gate"}}

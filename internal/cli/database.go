@@ -76,6 +76,9 @@ func (p *Program) readFile(s *session, needed bool) error {
 		return usagef("read -f: %s is a folder, not a file", p.flags.file)
 	}
 	if p.flags.file != "-" {
+		if isFolder(p.flags.file) {
+			return usagef("read -f: %s is a folder; name the file with the SyncSchema", p.flags.file)
+		}
 		opened, err := os.Open(p.flags.file)
 		if err != nil {
 			return usage(fmt.Errorf("read -f: %w", err))

@@ -73,7 +73,7 @@ func (p *Program) gate(ctx context.Context, s *session, version int64, wait bool
 			return err
 		}
 		if err != nil {
-			p.say("gave up waiting: %v", err)
+			p.say("gave up waiting after %s (--timeout)", p.flags.timeout)
 		}
 	}
 	// Printed from a read of its own, so that what is shown is what was read.

@@ -68,3 +68,11 @@ func TestStatusSpeaksOfAnEstimateOnlyWhileThereIsSomethingToEstimate(t *testing.
 		}
 	}
 }
+
+func TestAFolderIsNoFile(t *testing.T) {
+	var problems bytes.Buffer
+	p := &Program{Out: &problems, Err: &problems}
+	if code := p.Run(t.Context(), []string{"plan", "-f", t.TempDir(), "--database", "sqlite:x.db"}); code != exitUsage || !strings.Contains(problems.String(), "is a folder") {
+		t.Errorf("it ends with %d and says %q", code, problems.String())
+	}
+}

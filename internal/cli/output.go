@@ -111,8 +111,11 @@ func (p *Program) printError(err error, code int) {
 		return
 	}
 	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %s\n", reasonOf(err, code), message)
-	if code == exitUsage {
+	switch code {
+	case exitUsage:
 		_, _ = fmt.Fprintln(p.Err, "syncbarrier --help shows how it is called")
+	case exitInterrupted, exitTerminated:
+		_, _ = fmt.Fprintln(p.Err, "what was under way is rolled back, what was done stays; the same command goes on from there")
 	}
 }
 

@@ -35,6 +35,8 @@ func (p *Program) newProgress(name string, now storage.CheckpointProgress, estim
 			progressbar.OptionSetWriter(p.Err), progressbar.OptionSetDescription("backfill "+name),
 			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 			progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	} else if now.Activated == now.Total {
+		p.say("backfill %s: is activated already", name)
 	} else if now.RowsDone > 0 {
 		p.say("backfill %s: goes on, %d of about %d rows are done", name, now.RowsDone, s.total)
 	} else {

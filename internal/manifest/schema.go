@@ -3,6 +3,7 @@ package manifest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -97,7 +98,7 @@ func (s *resourceSchema) admit(object map[string]any) field.ErrorList {
 	meta, metaErrs := admitMetadata(object)
 	errs = append(errs, metaErrs...)
 	defaulting.Default(object, s.structural)
-	errs = append(errs, schemavalidation.ValidateCustomResource(nil, object, s.validator)...)
+	errs = append(errs, withPaths(schemavalidation.ValidateCustomResource(nil, object, s.validator))...)
 	errs = append(errs, objectmeta.Validate(context.Background(), nil, object, s.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
 	if meta == nil || blocksRules(errs) {
@@ -114,6 +115,15 @@ func (s *resourceSchema) admit(object map[string]any) field.ErrorList {
 
 // noPath is how the API server's libraries write the path of the object itself.
 var noPath = (*field.Path)(nil).String()
+
+// withPaths leaves out what the library says of a number's format, without a path: it says the same of the field itself beside it.
+func withPaths(errs field.ErrorList) field.ErrorList {
+	without := func(err *field.Error) bool { return err.Field == noPath }
+	if !slices.ContainsFunc(errs, func(err *field.Error) bool { return !without(err) }) {
+		return errs
+	}
+	return slices.DeleteFunc(errs, without)
+}
 
 // prune finds unknown fields and drops nulls that stand for "omitted".
 func (s *resourceSchema) prune(object map[string]any) field.ErrorList {

@@ -55,7 +55,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 		"a version beyond 63 bits":          {[2]string{version, "  version: 9223372036854775808\n"}, []string{"spec.version: Invalid value"}},
 		"a version beyond every number":     {[2]string{version, "  version: 1e300\n"}, []string{"spec.version: Invalid value"}},
 		"a version that is a text":          {[2]string{version, "  version: \"6\"\n"}, []string{"spec.version: Invalid value", "must be of type integer"}},
-		"a version with a fraction":         {[2]string{version, "  version: 6.5\n"}, []string{"spec.version: Invalid value", "must be of type integer"}},
+		"a version with a fraction":         {[2]string{version, "  version: 6.5\n"}, []string{"spec.version: Invalid value", "must be of type int32"}},
 		"a minWriterVersion of 0":           {spec("  minWriterVersion: 0\n"), []string{"spec.minWriterVersion: Invalid value"}},
 		"a minReaderVersion beyond 31 bits": {spec("  minReaderVersion: 2147483648\n"), []string{"spec.minReaderVersion: Invalid value"}},
 		"an unknown strategy":               {spec("  strategy: {type: Offline}\n"), []string{`spec.strategy.type: Unsupported value: "Offline"`}},
@@ -272,5 +272,19 @@ func TestTheVersionOfASyncSchemaMayFall(t *testing.T) {
 	after := strings.ReplaceAll(before, "version: 7", "version: 6")
 	if errs := update(t, v1alpha1.KindSyncSchema, before, after); len(errs) > 0 {
 		t.Error(errs)
+	}
+}
+
+func TestAProblemIsToldOnceAndWithItsPlace(t *testing.T) {
+	const sound = "apiVersion: syncbarrier.dev/v1alpha1\nkind: SyncSchema\nmetadata: {name: clinic}\nspec:\n  version: %s\n  tables: []\n"
+	for _, version := range []string{"2147483648", "1.5"} {
+		_, err := Parse(strings.NewReader(fmt.Sprintf(sound, version)), "clinic.yaml")
+		if err == nil {
+			t.Fatalf("version %s was taken", version)
+		}
+		text := err.Error()
+		if strings.Contains(text, "<nil>") || strings.Contains(text, "problems") || !strings.Contains(text, "line 5: spec.version: Invalid value") {
+			t.Errorf("version %s: %s", version, text)
+		}
 	}
 }
