@@ -73,6 +73,16 @@ var protocolColumns = map[string][]string{
 	"sync_writer_fence":         {"partition", "required_writer_version"},
 }
 
+// catalogColumns tell our tables from those of another program that have their names.
+var catalogColumns = map[string][]string{
+	"sync_barrier_history":      {"version", "content_hash", "entries"},
+	"sync_barrier_owner":        {"id", "protocol", "revision", "system_identifier"},
+	"sync_backfill_definitions": {"name", "version", "hash", "definition", "settings"},
+	"sync_backfill_progress":    {"checkpoint", "kind", "partition", "claim_token", "owner_epoch"},
+	"sync_backfill_leftovers":   {"checkpoint", "partition", "row_key"},
+	"sync_barrier_replaced":     {"tbl", "row_key", "first_value", "second_value"},
+}
+
 // installCatalog makes what is missing of the catalog, and with it the fence and the guards, in the caller's transaction. It is for a
 // database without our catalog, or with an older one; the caller writes the owner, which holds the catalog's number.
 func installCatalog(ctx context.Context, q querier, objects schemaObjects) (int, error) {
@@ -125,7 +135,7 @@ func fold(name string) string {
 	}, name)
 }
 
-// readObjects reads what there is, and refuses tables that only have the names of the sync protocol's. CodeLayoutMismatch.
+// readObjects reads what there is, and refuses tables that only have the names of the sync protocol's or ours. CodeLayoutMismatch.
 func readObjects(ctx context.Context, q querier) (schemaObjects, error) {
 	objects := schemaObjects{kinds: map[string]string{}, names: map[string]string{}, sql: map[string]string{}, columns: map[string][]string{}}
 	rows, err := q.QueryContext(ctx, `
@@ -145,27 +155,31 @@ func readObjects(ctx context.Context, q querier) (schemaObjects, error) {
 	if err := rows.Err(); err != nil {
 		return objects, translate(err, "read the schema")
 	}
-	return objects, objects.checkProtocolTables(ctx, q)
+	if err := objects.checkTables(ctx, q, protocolColumns, "the sync protocol"); err != nil {
+		return objects, err
+	}
+	return objects, objects.checkTables(ctx, q, catalogColumns, "Syncbarrier")
 }
 
-func (o schemaObjects) checkProtocolTables(ctx context.Context, q querier) error {
-	for _, table := range slices.Sorted(maps.Keys(protocolColumns)) {
+// checkTables compares tables by the names of columns that they must have. whose says who else would have made them.
+func (o schemaObjects) checkTables(ctx context.Context, q querier, wanted map[string][]string, whose string) error {
+	for _, table := range sortedKeys(wanted) {
 		kind, exists := o.kinds[table]
 		if !exists {
 			continue
 		}
 		if kind != "table" {
-			return storage.Refuse(storage.CodeLayoutMismatch, "%s is a %s; in the sync protocol it is a table", table, kind)
+			return storage.Refuse(storage.CodeLayoutMismatch, "%s is a %s; in %s it is a table", table, kind, whose)
 		}
 		columns, err := readColumnNames(ctx, q, table)
 		if err != nil {
 			return err
 		}
 		o.columns[table] = columns
-		for _, column := range protocolColumns[table] {
+		for _, column := range wanted[table] {
 			if !slices.Contains(columns, column) {
-				return storage.Refuse(storage.CodeLayoutMismatch, "the table %s has no column %q, so it is not the sync protocol's", table, column).
-					WithHint("tables that begin with sync_ belong to the sync protocol; keep this program's tables in another file")
+				return storage.Refuse(storage.CodeLayoutMismatch, "the table %s has no column %q, so it is not the one of %s", table, column, whose).
+					WithHint("tables that begin with sync_ belong to the sync protocol and to Syncbarrier; keep this program's tables in another file")
 			}
 		}
 	}

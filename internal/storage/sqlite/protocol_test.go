@@ -156,12 +156,15 @@ func TestAnOlderProgramsLogGetsTheColumn(t *testing.T) {
 	same(t, "commits", p.number("SELECT count(*) FROM sync_commits WHERE writer_version IS NULL"), 2)
 }
 
-func TestTablesThatOnlyHaveTheProtocolsNamesAreRefused(t *testing.T) {
+func TestTablesThatOnlyHaveTheNamesOfTheProtocolOrOursAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, statement := range map[string]string{
 		"other columns":       "CREATE TABLE sync_commits(id INTEGER PRIMARY KEY, author TEXT)",
 		"a view":              "CREATE TABLE x(i INTEGER); CREATE VIEW sync_partitions AS SELECT i FROM x",
 		"a checkpoint of old": "CREATE TABLE sync_backfill_checkpoints(name TEXT)",
+		"an owner of its own": "CREATE TABLE sync_barrier_owner(id INTEGER PRIMARY KEY, person TEXT)",
+		"a progress bar":      "CREATE TABLE sync_backfill_progress(percent REAL)",
+		"a view of ours":      "CREATE VIEW sync_barrier_history AS SELECT 1 AS version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
