@@ -32,7 +32,7 @@ gate of the file's version is open, and with 3 when it is not, because a checkpo
 			if takeOver != "" && strings.Count(takeOver, "/") != 2 {
 				return usagef("--take-over is not <cluster>/<namespace>/<name>; where the command line is the owner the cluster is empty: /default/clinic")
 			}
-			ctx, s, end, err := p.open(cmd.Context(), need{file: true, create: true, connections: 4})
+			ctx, s, end, err := p.open(cmd.Context(), need{file: true, create: true, connections: 4, waits: lockOnly})
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ only if the database says that its share is done.`,
 			if token != "" {
 				return p.newWorker(args[0], token, share).run(cmd.Context())
 			}
-			ctx, s, end, err := p.open(cmd.Context(), need{connections: 4})
+			ctx, s, end, err := p.open(cmd.Context(), need{connections: 4, waits: lockOnly})
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/manifest"
@@ -32,7 +33,11 @@ type need struct {
 	file        bool
 	create      bool // an SQLite file may come into being
 	connections int
+	waits       []storage.Class // for what to pass before the database is open; anything else ends the verb
 }
+
+// lockOnly: whoever has locked the database for itself lets go again; a server that is not there may be a wrong address.
+var lockOnly = []storage.Class{storage.ClassLockTimeout}
 
 // open reads the file, opens the database, and bounds the context by --timeout. close must be called.
 func (p *Program) open(ctx context.Context, n need) (context.Context, *session, func(), error) {
@@ -48,12 +53,28 @@ func (p *Program) open(ctx context.Context, n need) (context.Context, *session, 
 		return nil, nil, nil, err
 	}
 	ctx, cancel := p.bounded(ctx)
-	s.store, err = p.Open(ctx, address)
+	s.store, err = p.openPatiently(ctx, address, n.waits)
 	if err != nil {
 		cancel()
 		return nil, nil, nil, err
 	}
 	return ctx, s, func() { s.store.Close(); cancel() }, nil
+}
+
+// openPatiently opens a database, again and again while what keeps it from that is of a class that the verb waits for.
+func (p *Program) openPatiently(ctx context.Context, address Address, waits []storage.Class) (storage.Store, error) {
+	for try := 0; ; try++ {
+		store, err := p.Open(ctx, address)
+		if err == nil || ctx.Err() != nil || !slices.Contains(waits, storage.ClassOf(err)) {
+			return store, err
+		}
+		if try == 0 {
+			p.say("waiting for the database: %v", err)
+		}
+		if ended := p.Clock.Sleep(ctx, min(lastPause, firstPause<<min(try, 7))); ended != nil {
+			return nil, err
+		}
+	}
 }
 
 // bounded ends a context by --timeout; 0 is no bound.
@@ -72,9 +93,6 @@ func (p *Program) readFile(s *session, needed bool) error {
 		return nil
 	}
 	text, name := p.In, "standard input"
-	if isFolder(p.flags.file) {
-		return usagef("read -f: %s is a folder, not a file", p.flags.file)
-	}
 	if p.flags.file != "-" {
 		if isFolder(p.flags.file) {
 			return usagef("read -f: %s is a folder; name the file with the SyncSchema", p.flags.file)

@@ -33,7 +33,11 @@ ended first.`,
 		Example: "  syncbarrier gate --version 7 --database postgres://app@db/clinic\n  syncbarrier gate --version 7 --wait --timeout 6h --database-file /etc/clinic/uri",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
+			n := need{connections: 1}
+			if wait {
+				n.waits = []storage.Class{storage.ClassLockTimeout, storage.ClassConnectionLost}
+			}
+			ctx, s, end, err := p.open(cmd.Context(), n)
 			if err != nil {
 				return err
 			}
