@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"net/url"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -9,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,9 +27,12 @@ var _ = Describe("Reconcilers of a manager", func() {
 
 	It("are woken by changes of their objects, their children and their Jobs, and events that repeat become one", func() {
 		w := newWorld()
-		mgr := w.startManager()
+		mgr, databases := w.startManager()
 		reason := func() string { return readyReason(w.schema().Status.Conditions) }
+		others := takeTurns(databases, w.dsn)
 		w.apply(w.clinic(6))
+		Eventually(reason, patience).Should(Equal(v1alpha1.ReasonMigrating))
+		others() // without being woken it would come again after minutes
 		Eventually(reason, patience).Should(Equal(v1alpha1.ReasonGateOpen))
 		w.apply(w.clinic(7))
 		Eventually(w.jobs, patience).Should(HaveLen(1))
@@ -52,8 +58,27 @@ var _ = Describe("Reconcilers of a manager", func() {
 	})
 })
 
+// takeTurns has somebody at a barrier on a server and many who wait for one, until they all had it.
+func takeTurns(databases *Databases, dsn string) (giveAll func()) {
+	GinkgoHelper()
+	const many = 400
+	at, err := url.Parse(dsn)
+	Expect(err).NotTo(HaveOccurred())
+	databases.mu.Lock()
+	turns := &databases.serverOf(at.Host).barrier
+	databases.mu.Unlock()
+	for n := range many {
+		turns.take(types.UID(fmt.Sprint(n)), func() {})
+	}
+	return func() {
+		for range many {
+			turns.give()
+		}
+	}
+}
+
 // startManager runs the world's reconcilers in a manager that works on its namespace, as the operator's account, until the spec ends.
-func (w *world) startManager() ctrl.Manager {
+func (w *world) startManager() (ctrl.Manager, *Databases) {
 	GinkgoHelper()
 	again := true // a process may have one controller of a name, unless it says so
 	mgr, err := ctrl.NewManager(suite.operatorConfig, ctrl.Options{
@@ -81,5 +106,5 @@ func (w *world) startManager() ctrl.Manager {
 		cancel()
 		Eventually(ended, time.Minute).Should(Receive(BeNil()))
 	})
-	return mgr
+	return mgr, databases
 }
