@@ -87,13 +87,20 @@ func killContainer(ctx context.Context, pod corev1.Pod) {
 	containerTask(ctx, pod, "kill", "--signal", "SIGKILL")
 }
 
-// containerTask has containerd do something to the pod's container: CONTAINER_TASKS is its command on the node.
+// containerTask has containerd do something to the pod's container.
 func containerTask(ctx context.Context, pod corev1.Pod, arguments ...string) {
+	GinkgoHelper()
+	output, err := tryContainerTask(ctx, pod, arguments...)
+	Expect(err).NotTo(HaveOccurred(), output)
+}
+
+// tryContainerTask is containerTask, which may fail: CONTAINER_TASKS is containerd's command on the node.
+func tryContainerTask(ctx context.Context, pod corev1.Pod, arguments ...string) (string, error) {
 	GinkgoHelper()
 	container := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	tasks := os.Getenv("CONTAINER_TASKS")
 	Expect(tasks).NotTo(BeEmpty(), "CONTAINER_TASKS names no command for the containers of this cluster")
 	command := append(strings.Fields(tasks), append(arguments, container)...)
 	output, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(output))
+	return string(output), err
 }
