@@ -159,6 +159,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 		"search_path": "pg_temp, public", "row_security": "on", "default_transaction_isolation": "serializable",
 		"lock_timeout": "1", "statement_timeout": "3600000", "datestyle": "SQL, DMY", "timezone": "Asia/Tokyo", "intervalstyle": "iso_8601",
 		"extra_float_digits": "-3", "bytea_output": "escape", "standard_conforming_strings": "off", "idle_in_transaction_session_timeout": "0",
+		"jit": "on",
 	} {
 		admin.run("ALTER ROLE " + quoteIdentifier(testdb.RoleName(t, role)) + " SET " + setting + " = " + quoteSetting(value))
 	}
@@ -166,7 +167,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 	read := func(q querier) map[string]string {
 		settings := map[string]string{}
 		for _, name := range []string{"search_path", "row_security", "transaction_isolation", "lock_timeout", "statement_timeout", "datestyle",
-			"timezone", "intervalstyle", "extra_float_digits", "bytea_output", "standard_conforming_strings", "idle_in_transaction_session_timeout", "client_connection_check_interval"} {
+			"timezone", "intervalstyle", "extra_float_digits", "bytea_output", "standard_conforming_strings", "idle_in_transaction_session_timeout", "client_connection_check_interval", "jit"} {
 			var value string
 			if err := q.QueryRow(testContext(t), "SELECT current_setting($1::text)", name).Scan(&value); err != nil {
 				t.Fatal(err)
@@ -187,7 +188,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 		"search_path": "public, pg_temp", "row_security": "off", "transaction_isolation": "read committed",
 		"lock_timeout": "700ms", "statement_timeout": "7s", "datestyle": "ISO, MDY", "timezone": "UTC", "intervalstyle": "postgres",
 		"extra_float_digits": "3", "bytea_output": "hex", "standard_conforming_strings": "on", "idle_in_transaction_session_timeout": "10s",
-		"client_connection_check_interval": "5s",
+		"client_connection_check_interval": "5s", "jit": "off",
 	}
 	for name, value := range want {
 		if inside[name] != value {
@@ -195,7 +196,7 @@ func TestSettingsOfTheRoleDoNotReachOurTransactions(t *testing.T) {
 		}
 	}
 	outside := read(store.pool)
-	for name, value := range map[string]string{"lock_timeout": "1ms", "datestyle": "SQL, DMY", "row_security": "on", "client_connection_check_interval": "0"} {
+	for name, value := range map[string]string{"lock_timeout": "1ms", "datestyle": "SQL, DMY", "row_security": "on", "client_connection_check_interval": "0", "jit": "on"} {
 		if outside[name] != value {
 			t.Errorf("%s is %q after our transaction, want the session's own %q", name, outside[name], value)
 		}

@@ -29,6 +29,7 @@ func (s *Store) readOnce(ctx context.Context, what string, collect func(pgx.Rows
 // readSettings: with row security on, a policy that hides rows from us would make an empty answer of a refusal.
 var readSettings = fmt.Sprintf(`
 	SELECT set_config('row_security', 'off', true),
+	       set_config('jit', 'off', true),
 	       set_config('lock_timeout', '%d', true),
 	       set_config('statement_timeout', '%d', true)`, milliseconds(defaultLockTimeout), milliseconds(readTimeout))
 
