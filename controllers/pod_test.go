@@ -62,6 +62,43 @@ var _ = Describe("The condition of a pod", func() {
 		Expect(g.events.of("Superseded")).To(Equal(3))
 	})
 
+	It("takes out at the barrier's commit who cannot read what it made, and nobody where a version only adds", func() {
+		g.apply(g.clinic(6))
+		g.bring()
+		_, of := g.deployment("clinic", 1)
+		old := g.pod("old", "clinic=6", of("6"))
+		g.look()
+		adds := func(s *v1alpha1.SyncSchema) { s.Spec.Checkpoints = nil }
+		g.apply(g.clinic(7, adds))
+		g.bring()
+		newest := g.pod("newest", "clinic=7", of("7"))
+		g.look()
+		g.started(old, newest)
+		late := g.pod("late", "clinic=6", of("6"))
+		g.look()
+		for _, pod := range []*corev1.Pod{old, newest, late} {
+			Expect(g.state(pod)).To(Equal(open), pod.Name)
+		}
+
+		By("a version with a backfill, whose rows older programs cannot read")
+		eight := int32(8)
+		g.apply(g.clinic(8, func(s *v1alpha1.SyncSchema) {
+			s.Spec.Checkpoints[0].Name, s.Spec.Checkpoints[0].Version = "name-again", 8
+			s.Spec.MinReaderVersion = &eight
+		}))
+		g.pass()
+		fresh := g.pod("fresh", "clinic=8", of("8"))
+		g.look()
+		Expect(g.state(fresh)).To(Equal(backfilling))
+		for _, pod := range []*corev1.Pod{old, newest, late} {
+			Expect(g.state(pod)).To(Equal("False ReaderTooOld"), pod.Name)
+		}
+		g.bring()
+		g.look()
+		Expect(g.state(fresh)).To(Equal(open))
+		Expect(g.state(newest)).To(Equal("False ReaderTooOld"))
+	})
+
 	It("keeps older pods where that is asked for, and until enough of the workload's own pods are Ready", func() {
 		g.apply(g.clinic(6))
 		g.bring()
