@@ -76,3 +76,13 @@ func TestAFolderIsNoFile(t *testing.T) {
 		t.Errorf("it ends with %d and says %q", code, problems.String())
 	}
 }
+
+func TestStatusOfADatabaseBeforeItsFirstVersionAsksForNone(t *testing.T) {
+	empty := storage.Status{Protocol: storage.CatalogProtocol}
+	out := newStatusOutput(empty, storage.GateVerdict{Reason: storage.GateMigrationPending, Message: "version 0 is wanted"})
+	var text bytes.Buffer
+	writeStatus(&text, empty, out)
+	if !strings.Contains(text.String(), "no schema version has been applied yet") || strings.Contains(text.String(), "wanted") {
+		t.Errorf("it says %s", text.String())
+	}
+}

@@ -110,6 +110,9 @@ func newStatusOutput(status storage.Status, verdict storage.GateVerdict) statusO
 	if status.Owner != nil {
 		out.Owner = status.Owner.String()
 	}
+	if status.Protocol != 0 && status.StoredVersion == 0 { // a first barrier made the catalog and has not come to its end
+		out.Message = "no schema version has been applied yet"
+	}
 	out.Sources, out.LogBytes, out.LogGrowing = status.Sources, status.LogBytes, status.LogGrowing()
 	for _, c := range status.Checkpoints {
 		out.Checkpoints = append(out.Checkpoints, newCheckpointOutput(c))
