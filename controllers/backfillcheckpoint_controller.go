@@ -77,7 +77,7 @@ func (r *BackfillCheckpointReconciler) Reconcile(ctx context.Context, request ct
 // run goes through the phases until one is in the way.
 func (r *BackfillCheckpointReconciler) run(ctx context.Context, pass *checkpointPass) error {
 	for _, phase := range []checkpointPhase{
-		r.findSchema, r.connect, r.observe, r.refuse, r.declare, r.compare, r.finish, r.settings, r.suspend, r.work,
+		r.findSchema, r.leave, r.connect, r.observe, r.refuse, r.declare, r.compare, r.finish, r.settings, r.suspend, r.work,
 	} {
 		if err := pass.take(phase(ctx, pass)); err != nil {
 			return err

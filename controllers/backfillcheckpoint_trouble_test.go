@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
 
 // refusingStatus is the operator's client while no status can be written. It counts what was tried.
@@ -134,6 +136,44 @@ var _ = Describe("A BackfillCheckpoint in trouble", func() {
 		defer store.Close()
 		_, err = store.ReadClaim(w.ctx, "name-search", token)
 		Expect(storage.ClassOf(err)).To(Equal(storage.ClassOwnershipLost), "a worker of the Job finds its claim over: %v", err)
+	})
+
+	It("whose immutable Secret is deleted and made again with another password takes that one in the next pass, and keeps its Job", func() {
+		parts := partsOf(testdb.Role(GinkgoTB(), w.dsn, "rotated"))
+		role := pgx.Identifier{parts["username"]}.Sanitize()
+		w.sql(`ALTER ROLE ` + role + ` SUPERUSER`)
+		yes := true
+		secret := func() *corev1.Secret {
+			return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "clinic-parts"}, StringData: parts, Immutable: &yes}
+		}
+		Expect(suite.admin.Create(w.ctx, secret())).To(Succeed())
+		begin(withParts)
+		first := w.jobs()[0]
+
+		w.sql(`ALTER ROLE ` + role + ` PASSWORD 'another'`)
+		parts["password"] = "another"
+		Expect(suite.admin.Update(w.ctx, secret())).To(MatchError(ContainSubstring("immutable")))
+		Expect(suite.admin.Delete(w.ctx, secret())).To(Succeed())
+		object, again := w.passCheckpoint(child)
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonSecretMissing, `no Secret "clinic-parts"`)
+		Expect(again.RequeueAfter).To(Equal(secretRetry))
+		Expect(suite.admin.Create(w.ctx, secret())).To(Succeed())
+		object, _ = w.passCheckpoint(child)
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWorkerPending, "")
+		w.bring()
+		Expect(w.jobs()).To(HaveLen(1))
+		Expect(w.jobs()[0].UID).To(Equal(first.UID))
+	})
+
+	It("deletes its Job where the namespace is being deleted, for the Job's pod would keep it there", func() {
+		begin()
+		Expect(suite.admin.Delete(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "clinic-app"}})).To(Succeed())
+		w.passCheckpoint(child)
+		Expect(w.jobs()).To(HaveLen(1), "a Secret that is gone for a while ends no Job")
+		Expect(suite.admin.Delete(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}})).To(Succeed())
+		object, _ := w.passCheckpoint(child)
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonBackfilling, "the namespace is being deleted")
+		Expect(w.jobs()).To(BeEmpty())
 	})
 
 	It("whose retry is asked for at a time to come is tried then, and not at each pass until then", func() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -92,6 +93,32 @@ func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpo
 		return v, err
 	}
 	return r.underWay(pass, outlook), nil
+}
+
+// leave deletes the Jobs of a namespace that is being deleted, which would stay for ever otherwise. The pods go first there, and the last one of an
+// index keeps its finalizer until the next one is made, in which its failures are counted; in such a namespace nobody can make it (Kubernetes
+// source, pkg/controller/job, delayed deletion; pkg/controller/namespace/deletion, ordered deletion). A trial tells: the operator reads no namespaces.
+func (r *BackfillCheckpointReconciler) leave(ctx context.Context, pass *checkpointPass) (*verdict, error) {
+	jobs, err := jobsOf(ctx, r.Client, pass.object)
+	if err != nil {
+		return nil, err
+	}
+	jobs = slices.DeleteFunc(jobs, func(job batchv1.Job) bool {
+		return finished(&job) || job.Status.Active > 0 || job.DeletionTimestamp != nil
+	})
+	if len(jobs) == 0 || pass.schema.Spec.Database.Postgres == nil {
+		return nil, nil
+	}
+	err = tryWorkerJob(ctx, r.Client, r.jobInput(pass))
+	if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil, nil // what else is wrong with it is said where a Job is to be made
+	}
+	for i := range jobs {
+		if err := r.deleteJob(ctx, &jobs[i]); err != nil {
+			return nil, err
+		}
+	}
+	return nil, err
 }
 
 // throttled says that workers wait for a standby, as they were told to. A role that may not see the standbys is the workers' to report.

@@ -27,6 +27,9 @@ import (
 // rows is how many rows the table has.
 const rows = 3000
 
+// resync is how often the operator looks at an object at rest.
+const resync = 5 * time.Second
+
 // clinic is a namespace with a database, its Secret in the form that other operators write, and an operator that watches it.
 type clinic struct {
 	namespace string
@@ -191,11 +194,12 @@ func (c *clinic) startOperator() {
 	c.startOperatorOf(image)
 }
 
-// startOperatorOf starts one whose workers have a certain image.
-func (c *clinic) startOperatorOf(image string) {
+// startOperatorOf starts one whose workers have a certain image, and which watches further namespaces.
+func (c *clinic) startOperatorOf(image string, further ...string) {
 	GinkgoHelper()
 	kubeconfig := suite.cluster.Kubeconfig("manager", suite.cluster.ServiceAccount(operatorNamespace, operatorAccount))
-	c.operator = exec.Command(suite.manager, "--kubeconfig", kubeconfig, "--namespaces", c.namespace, "--worker-image", image, "--resync=5s",
+	c.operator = exec.Command(suite.manager, "--kubeconfig", kubeconfig, "--namespaces", strings.Join(append(further, c.namespace), ","),
+		"--worker-image", image, "--resync", resync.String(),
 		"--leader-election-namespace", operatorNamespace, "--health-bind-address=0", "--metrics-bind-address=0")
 	c.operator.Stderr, c.operator.Stdout = c.log, c.log
 	Expect(c.operator.Start()).To(Succeed())
@@ -263,6 +267,14 @@ func (c *clinic) becomes(ctx context.Context, want string) {
 		object := c.schema(ctx)
 		return reason(object.Generation, object.Status.Conditions)
 	}).Should(Equal(want), func() string { return c.story(ctx) })
+}
+
+// show writes what a person sees of both kinds into the report of the spec.
+func (c *clinic) show(moment string) {
+	GinkgoHelper()
+	output, err := suite.cluster.Kubectl("", "get", "syncschemas,backfillcheckpoints", "-n", c.namespace)
+	Expect(err).NotTo(HaveOccurred())
+	GinkgoWriter.Printf("# %s\n%s\n", moment, output)
 }
 
 // story is what is known when something does not happen.

@@ -29,6 +29,7 @@ var _ = Describe("The whole life of a schema", func() {
 		c.apply(c.manifest(6, "", ""))
 		c.becomes(ctx, "True GateOpen")
 		Expect(*c.schema(ctx).Status.StoredVersion).To(BeEquivalentTo(6))
+		c.show("version 6 is taken on")
 		Expect(c.commit(ctx, 6, 1)).To(Succeed())
 
 		By("version 7 being applied: a barrier, a Job, a worker")
@@ -50,6 +51,7 @@ var _ = Describe("The whole life of a schema", func() {
 			return shown
 		}).Should(BeNumerically(">", 0))
 		Expect(shown).To(BeNumerically("<=", c.rowsDone(ctx)))
+		c.show("version 7 is applied, and its worker is at work")
 
 		By("the operator being stopped: the backfill ends and activates all the same")
 		c.stopOperator()
@@ -75,6 +77,7 @@ var _ = Describe("The whole life of a schema", func() {
 			object := c.checkpoint(ctx)
 			return reason(object.Generation, object.Status.Conditions)
 		}).Should(Equal("True Activated"))
+		c.show("the worker is done, and the gate is open")
 
 		By("the status being wiped")
 		before, rowsBefore := c.text(ctx, history), c.text(ctx, everyTodo)
@@ -82,14 +85,18 @@ var _ = Describe("The whole life of a schema", func() {
 			_, err := suite.cluster.Kubectl("", "patch", "-n", c.namespace, what, "--subresource=status", "--type=json", `-p=[{"op":"remove","path":"/status"}]`)
 			Expect(err).NotTo(HaveOccurred())
 		}
+		c.show("the status is taken away")
 		c.becomes(ctx, "True GateOpen")
+		c.show("it is rebuilt")
 
 		By("Git going back to version 6, and forward again")
 		c.apply(c.manifest(6, "", ""))
 		c.becomes(ctx, "False VersionRegression")
+		c.show("Git went back to version 6")
 		Expect(c.number(ctx, `SELECT schema_version FROM sync_schema_meta`)).To(BeEquivalentTo(7))
 		c.apply(c.manifest(7, lower(0), ""))
 		c.becomes(ctx, "True GateOpen")
+		c.show("Git went forward again")
 
 		By("the Job being cleaned up: nobody makes another")
 		Expect(suite.admin.Delete(ctx, &job, client.PropagationPolicy("Foreground"))).To(Succeed())
@@ -98,11 +105,13 @@ var _ = Describe("The whole life of a schema", func() {
 		By("the object being deleted: the database keeps everything")
 		Expect(suite.admin.Delete(ctx, c.schema(ctx), client.PropagationPolicy("Foreground"))).To(Succeed())
 		Eventually(func() types.UID { return c.checkpoint(ctx).UID }).Should(BeEmpty(), "the checkpoint goes with it")
+		c.show("the object is deleted")
 		Expect(c.commit(ctx, 6, 4)).To(MatchError(ContainSubstring("writer_fence_rejected")))
 
 		By("the object being made again, with an empty status")
 		c.apply(c.manifest(7, lower(0), ""))
 		c.becomes(ctx, "True GateOpen")
+		c.show("the object is made again")
 		Consistently(func() []batchv1.Job { return c.jobs(ctx) }, 2*time.Second).Should(BeEmpty(), "nothing is run twice")
 		Expect(c.text(ctx, history)).To(Equal(before))
 		Expect(c.text(ctx, everyTodo)).To(Equal(rowsBefore))

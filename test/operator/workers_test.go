@@ -23,7 +23,11 @@ import (
 // underWay is a clinic whose worker has filled some rows of version 7, slowly.
 func underWay(ctx context.Context, backfill, more string) *clinic {
 	GinkgoHelper()
-	c := newClinic(ctx)
+	return underWayIn(ctx, newClinic(ctx), backfill, more)
+}
+
+func underWayIn(ctx context.Context, c *clinic, backfill, more string) *clinic {
+	GinkgoHelper()
 	c.startOperator()
 	c.apply(c.manifest(7, backfill, more))
 	Eventually(func() bool { return c.jobsThere(ctx) && c.rowsDone(ctx) > 0 }).Should(BeTrue(), func() string { return c.story(ctx) })
