@@ -45,6 +45,9 @@ var codeOfState = map[string]storage.Code{
 	"25P03":          storage.CodeConnectionLost, // idle in transaction for too long
 	"25P04":          storage.CodeConnectionLost, // transaction_timeout
 	"53300":          storage.CodeConnectionLost, // too many connections
+	"53100":          storage.CodeConnectionLost, // disk full: whoever's SQL meets it, it is not what is wrong
+	"53200":          storage.CodeConnectionLost, // out of memory
+	"58030":          storage.CodeConnectionLost, // an I/O error
 	stateReadOnly:    storage.CodeReadOnly,
 	stateNoDatabase:  storage.CodeInvalidSpec,
 	stateNoSchema:    storage.CodeInvalidSpec,
