@@ -36,7 +36,7 @@ func (s *Store) ActivateCheckpoint(ctx context.Context, owner storage.Ownership,
 	case errors.As(err, &ended):
 		return ended.Outcome, nil
 	case err != nil:
-		return "", err
+		return "", s.explainMissing(ctx, err, what)
 	case plan != nil:
 		return storage.OutcomeActivated, s.settleCapture(ctx, plan, owner.Partition)
 	}

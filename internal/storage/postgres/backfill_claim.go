@@ -432,7 +432,8 @@ func (s *Store) ReadClaim(ctx context.Context, name, token string) (storage.Clai
 		}
 		return rows.Err()
 	}
-	err := s.readOnce(ctx, fmt.Sprintf("read the claim of checkpoint %q", name), collect, s.sql(`
+	what := fmt.Sprintf("read the claim of checkpoint %q", name)
+	err := s.readOnce(ctx, what, collect, s.sql(`
 		SELECT c.partition, c.name, c.schema_version, c.state, c.watermark, c.owner_epoch, c.observed_rows, c.updated_at_ms,
 		       coalesce(k.claim_token = $2::text AND k.owner_epoch = c.owner_epoch, false)
 		  FROM {schema}.sync_backfill_checkpoints c
@@ -445,7 +446,7 @@ func (s *Store) ReadClaim(ctx context.Context, name, token string) (storage.Clai
 		 ORDER BY c.partition`), name, token)
 	switch {
 	case err != nil:
-		return storage.Claim{}, err
+		return storage.Claim{}, s.explainMissing(ctx, err, what)
 	case !declared:
 		return storage.Claim{}, notDeclared(name)
 	case !claimed || len(claim.Rows) == 0 && open:

@@ -33,7 +33,7 @@ func (s *Store) Prune(ctx context.Context, partition string, seq int64, force bo
 	}
 	horizon, err := s.moveHorizon(ctx, partition, seq, force)
 	if err != nil {
-		return 0, err
+		return 0, s.explainMissing(ctx, err, fmt.Sprintf("prune partition %q", partition))
 	}
 	for {
 		deleted, err := s.pruneOnce(ctx, partition, horizon)

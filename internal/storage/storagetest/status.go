@@ -11,6 +11,7 @@ import (
 func runStatus(t *testing.T, open Opener) {
 	runTests(t, open, []test{
 		{"a database without our catalog has an empty status and no error", statusNoCatalog},
+		{"without our catalog every verb that needs it says Conflict", statusNoCatalogVerbs},
 		{"every store of a database sees the same identity, and another database another", statusIdentity},
 		{"status shows versions, partitions, checkpoints and history of one snapshot", statusWhole},
 		{"remove lists what is ours, drops it when asked, and keeps what is not", statusRemove},
@@ -46,6 +47,25 @@ func statusNoCatalog(f *fixture) {
 	statements, err := f.store.Remove(f.ctx, false)
 	f.must(err, "list what to remove")
 	same(f, "statements", len(statements), 0)
+}
+
+func statusNoCatalogVerbs(f *fixture) {
+	for name, ask := range map[string]func() error{
+		"claim":        func() error { _, err := f.store.ClaimAll(f.ctx, "c", false); return err },
+		"claim a row":  func() error { _, err := f.store.ClaimCheckpoint(f.ctx, "p", "c"); return err },
+		"read a claim": func() error { _, err := f.store.ReadClaim(f.ctx, "c", "token"); return err },
+		"progress":     func() error { _, err := f.store.ReadProgress(f.ctx, "c"); return err },
+		"abandon":      func() error { _, err := f.store.AbandonCheckpoint(f.ctx, "c", 7, "somebody", "because"); return err },
+		"prune":        func() error { _, err := f.store.Prune(f.ctx, "p", 5, false); return err },
+		"activate": func() error {
+			_, err := f.store.ActivateCheckpoint(f.ctx, storage.Ownership{Partition: "p", Name: "c", OwnerEpoch: 1, Token: "t"}, 0)
+			return err
+		},
+	} {
+		if err := ask(); storage.ClassOf(err) != storage.ClassConflict {
+			f.Errorf("%s: got %v, want class %s", name, err, storage.ClassConflict)
+		}
+	}
 }
 
 func statusIdentity(f *fixture) {
