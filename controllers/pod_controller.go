@@ -74,6 +74,8 @@ type podPass struct {
 	now  time.Time
 	pods []judgedPod
 	all  []corev1.Pod // of the namespace
+	// unread is why a pod that lost the label could not be looked at; the others do not wait for it.
+	unread error
 	// facts are those of every SyncSchema that one of the pods requires, percent how many pods of the stored version withdraw older ones.
 	facts   map[string]podgate.Facts
 	percent map[string]int32
@@ -110,7 +112,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	r.judge(ctx, pass)
-	err := errors.Join(r.writeAll(ctx, pass), r.startAll(ctx, pass))
+	err := errors.Join(pass.unread, r.writeAll(ctx, pass), r.startAll(ctx, pass))
 	pass.refused, pass.retry = r.Refusals.shown(pass.name), r.Refusals.keep(pass.name, pass.pods)
 	r.show(pass)
 	r.tell(pass)
@@ -126,10 +128,8 @@ func (r *PodReconciler) find(ctx context.Context, pass *podPass) error {
 	if err != nil {
 		return err
 	}
-	strays, err := r.strays.current(ctx, r.Live, pass.name.Namespace, pass.now)
-	if err != nil {
-		return err
-	}
+	var strays []corev1.Pod
+	strays, pass.unread = r.strays.current(ctx, r.Live, pass.name.Namespace, pass.now)
 	pass.all = slices.DeleteFunc(append(pods, strays...), func(pod corev1.Pod) bool { return ofJob(&pod) })
 	for i := range pass.all {
 		pod := &pass.all[i]

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ const strayPage = 500
 // departures is a predicate that lets every event through, and notes the pods that leave the cache.
 func (r *PodReconciler) departures() predicate.Predicate {
 	return predicate.Funcs{DeleteFunc: func(e event.DeleteEvent) bool {
-		if pod, ok := e.Object.(*corev1.Pod); ok && carriesGate(pod) && r.Live != nil {
+		if pod, ok := e.Object.(*corev1.Pod); ok && carriesGate(pod) && !atEnd(pod) && r.Live != nil {
 			r.strays.suspect(pod)
 		}
 		return true
@@ -80,24 +81,30 @@ func (s *podStrays) keep(uid types.UID, pod *corev1.Pod, now time.Time) {
 	s.of[uid] = stray{pod: *pod, at: now}
 }
 
-// current gives the strays of a namespace, as they were not long ago. One that is gone, at its end, or has the label again is forgotten.
+// current gives the strays of a namespace, as they were not long ago. One that is gone, at its end, or has the label again is forgotten. With an
+// error it gives those that are known all the same.
 func (s *podStrays) current(ctx context.Context, live client.Reader, namespace string, now time.Time) ([]corev1.Pod, error) {
 	var out []corev1.Pod
+	var failures []error
 	for _, known := range s.in(namespace) {
 		if known.at.IsZero() || now.Sub(known.at) >= strayKept {
 			found, err := readStray(ctx, live, &known.pod)
-			if err != nil {
-				return nil, err
+			switch {
+			case err != nil:
+				failures = append(failures, err)
+			case found == nil:
+				s.keep(known.pod.UID, nil, now)
+			default:
+				s.keep(known.pod.UID, found, now)
+				known = stray{pod: *found, at: now}
 			}
-			s.keep(known.pod.UID, found, now)
-			if found == nil {
+			if err == nil && found == nil || known.at.IsZero() {
 				continue
 			}
-			known.pod = *found
 		}
 		out = append(out, known.pod)
 	}
-	return out, nil
+	return out, errors.Join(failures...)
 }
 
 // readStray reads a pod again, by a list of one: the operator may list pods and not get them. nil: it is no stray.
