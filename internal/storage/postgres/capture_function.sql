@@ -7,8 +7,8 @@ A commit of a captured partition is the transaction itself: its number is the tr
 savepoint that is rolled back takes its rows along, and no row is updated that two transactions share. If a number were allocated from
 sync_partitions here, programs that change two rows in a transaction would deadlock where they did not before.
 
-Names: columns of the table stand behind an alias, in queries that use no variable; the variables begin with _sb_. No EXCEPTION block: it
-would be a subtransaction for each call.
+Names: columns of the table stand behind an alias, in queries that use no variable; the variables begin with _sb_. No EXCEPTION block
+around anything that writes: it would be a subtransaction with a number of its own for each call.
 */ -}}
 #variable_conflict use_column
 DECLARE
@@ -24,26 +24,21 @@ DECLARE
   _sb_key_before text;
   _sb_rows integer;
   _sb_changed boolean;
-  _sb_known boolean;
   _sb_moved boolean := false;
   _sb_list_old boolean := false;
 {{- end}}
 BEGIN
-{{- if plain}}
-  IF TG_OP = 'UPDATE' THEN
-    -- The program may have renamed or dropped a column since this was written. A statement that names it would then fail, and with it
-    -- every update of the program. Statements are planned when they are first reached, so those below must not be reached then; without
-    -- them every row that was updated counts as changed.
-    SELECT count(*) = {{counted}} INTO _sb_known FROM pg_attribute AS a WHERE a.attrelid = TG_RELID AND a.attname = ANY (ARRAY[{{counting}}]::name[]);
-  END IF;
-{{- end}}
   -- Which keys of which partitions? op 1: a row that is there. 2: one that is gone. 3: a range of keys.
   IF TG_LEVEL = 'ROW' THEN
 {{- if plain}}
-    IF TG_OP = 'UPDATE' AND _sb_known THEN
-      IF NOT ({{differs "OLD" "NEW"}}) THEN
-        RETURN NULL;
-      END IF;
+    IF TG_OP = 'UPDATE' THEN
+      BEGIN
+        IF NOT ({{differs "OLD" "NEW"}}) THEN
+          RETURN NULL;
+        END IF;
+      EXCEPTION
+        WHEN undefined_column THEN -- as below
+      END;
     END IF;
 {{- end}}
     IF TG_OP <> 'DELETE' THEN
@@ -84,9 +79,9 @@ BEGIN
      WHERE (SELECT f.n <= {{most}} FROM few AS f);
     _sb_list_old := _sb_rows > {{most}};
   ELSE
-    IF NOT _sb_known THEN
-      _sb_moved := true;
-    ELSE
+    -- The program may have renamed or dropped a column since this was written. Then each row that was updated counts as changed; otherwise
+    -- every update of the program would fail. The block does not write, so its subtransaction gets no number of its own.
+    BEGIN
       -- Most statements change one row: one look tells how many there are, and what the first one is.
       SELECT (SELECT count(*) FROM (SELECT FROM _sb_new LIMIT 2) AS few),
              {{differs "o" "n"}}, {{partition "n"}}, {{key "n"}}, {{partition "o"}}, {{key "o"}}
@@ -138,7 +133,10 @@ BEGIN
              WHERE (SELECT s.large AND NOT s.alone FROM size AS s)
           ) AS r;
       END IF;
-    END IF;
+    EXCEPTION
+      WHEN undefined_column THEN
+        _sb_moved := true;
+    END;
     IF _sb_moved THEN
       -- A key without a partner: keys changed. Where rows have taken keys of each other, the pairs are of different rows, and nobody can
       -- tell which. So all keys count, the old ones and the new ones.

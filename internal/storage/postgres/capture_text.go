@@ -42,18 +42,10 @@ func (s *Store) captureActions(c captured) template.FuncMap {
 		"same":      c.sameKey,
 		"present":   c.present,
 		"differs":   func(before, after string) string { return differs(c.counting, before, after) },
-		"counted":   func() int { return len(c.counting) },
-		"counting": func() string {
-			names := make([]string, len(c.counting))
-			for i, column := range c.counting {
-				names[i] = quoteText(column.name)
-			}
-			return strings.Join(names, ", ")
-		},
-		"ranges":   c.ranges,
-		"listedIn": c.listedIn,
-		"list":     c.list,
-		"ends":     c.ends,
+		"ranges":    c.ranges,
+		"listedIn":  c.listedIn,
+		"list":      c.list,
+		"ends":      c.ends,
 	}
 }
 
