@@ -66,20 +66,22 @@ var _ = Describe("A database that accepts connections and never answers", func()
 		DeferCleanup(databases.Close)
 		gates := &Gates{Live: suite.operator, Databases: databases}
 		objects := make(chan *v1alpha1.SyncSchema, silent+1)
-		admin := connectTo(w.ctx, way.URL)
+		hung := func(n int) *v1alpha1.SyncSchema {
+			object := in("silent", "public")
+			object.Name = fmt.Sprint("silent-", n)
+			return object
+		}
 		for n := range silent {
-			schema := fmt.Sprintf("s%d", n)
-			_, err := admin.Exec(w.ctx, "CREATE SCHEMA "+schema)
-			Expect(err).NotTo(HaveOccurred())
-			objects <- in("silent", schema)
+			objects <- hung(n)
 		}
 		good := in("clinic-app", "public")
 		objects <- good
 		expectAnswer := func(object *v1alpha1.SyncSchema) {
 			GinkgoHelper()
-			Expect(gates.Read(w.ctx, object, hotGate).Problem).To(BeEmpty())
+			Eventually(func() string { return gates.Read(w.ctx, object, hotGate).Problem }, 90*time.Second, hotGate).Should(BeEmpty())
 		}
 		expectAnswer(good)
+		expectAnswer(hung(0))
 
 		// As a manager does: so many workers take objects from a queue, into which each comes back after a while.
 		var answers, refusals atomic.Int32
@@ -111,12 +113,12 @@ var _ = Describe("A database that accepts connections and never answers", func()
 		}
 		const window = 4 * time.Second
 		usual := answered(window)
-		Expect(refusals.Load()).To(BeZero())
+		refused := refusals.Load()
 		way.Freeze()
 		now := answered(window)
 		AddReportEntry("reads of the other gate", fmt.Sprintf("%d in %v before, %d after", usual, window, now))
-		Expect(refusals.Load()).NotTo(BeZero())
-		Expect(now).To(BeNumerically(">", usual/2), "of %d in the same time before", usual)
+		Expect(refusals.Load()).To(BeNumerically(">", refused))
+		Expect(now).To(BeNumerically(">", usual/3), "of %d in the same time before", usual)
 		stop()
 		working.Wait()
 
@@ -124,7 +126,7 @@ var _ = Describe("A database that accepts connections and never answers", func()
 		Eventually(func() time.Duration {
 			started := time.Now()
 			for n := range silent {
-				Expect(gates.Read(w.ctx, in("silent", fmt.Sprintf("s%d", n)), hotGate).Gate).To(BeNil())
+				Expect(gates.Read(w.ctx, hung(n), hotGate).Gate).To(BeNil())
 			}
 			return time.Since(started)
 		}, 90*time.Second).Should(BeNumerically("<", readTimeout))
@@ -132,7 +134,7 @@ var _ = Describe("A database that accepts connections and never answers", func()
 
 		By("answering again once it does")
 		way.Thaw()
-		Eventually(func() string { return gates.Read(w.ctx, in("silent", "s0"), hotGate).Problem }, 90*time.Second, hotGate).Should(BeEmpty())
+		expectAnswer(hung(0))
 		expectAnswer(good)
 	})
 
@@ -201,9 +203,9 @@ var _ = Describe("A barrier that has to wait", func() {
 		w.schemas.Client = countTries(&tried)
 		w.apply(w.clinic(7))
 		release := w.hold()
-		for range 4 {
-			_, result := w.pass()
-			w.clock.advance(result.RequeueAfter)
+		for range 3 {
+			w.pass()
+			w.clock.advance(time.Minute) // longer than any pause
 		}
 		Expect(tried.Load()).To(BeEquivalentTo(1))
 		w.schemas.Image = "syncbarrier:next"
