@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -122,7 +123,8 @@ func (e *environment) testMake(t *testing.T) {
 			t.Logf("make run: %s", log.String())
 		}
 	}()
-	waitFor(t, "make run to be ready", func(ctx context.Context) (bool, error) {
+	const build = 5 * time.Minute // on a busy machine
+	waitWithin(t, build, "make run to be ready", func(ctx context.Context) (bool, error) {
 		return status(ctx, "http://"+health+"/readyz") == http.StatusOK, nil
 	})
 	e.status(t, namespace, "GateOpen")
