@@ -34,17 +34,22 @@ type Waiting struct {
 }
 
 // Apply makes attempts until the database is at the target, or an error needs a person, or ctx ends. It returns the result of
-// the attempt that succeeded. When ctx ends first the error is that of the last attempt, or the context's own.
+// the attempt that succeeded. When ctx ends first the error is that of the last attempt that came to its end, which says who was in the way, or
+// the context's own.
 //
 // A lost acknowledgement of COMMIT is resolved here by asking again on a new connection: a barrier that did commit is found
 // by its marker and content hash, and agreed with.
 func (e *Engine) Apply(ctx context.Context, target storage.Target) (storage.BarrierResult, error) {
 	attempt := storage.Attempt{Number: 1}
+	var last error // of the attempt before
 	for {
 		started := e.time().Now()
 		result, err := e.Store.EnsureSchema(ctx, target, attempt)
 		if err == nil {
 			return result, nil
+		}
+		if ctx.Err() != nil && last != nil && storage.ClassOf(err) == storage.ClassCancelled {
+			return storage.BarrierResult{}, fmt.Errorf("gave up during attempt %d: %w", attempt.Number, last)
 		}
 		if !storage.ClassOf(err).Retryable() || ctx.Err() != nil {
 			return storage.BarrierResult{}, endedBy(ctx, err)
@@ -56,7 +61,7 @@ func (e *Engine) Apply(ctx context.Context, target storage.Target) (storage.Barr
 		if ended := e.time().Sleep(ctx, pause); ended != nil {
 			return storage.BarrierResult{}, fmt.Errorf("gave up after %d attempts: %w", attempt.Number, err)
 		}
-		attempt = Next(attempt, err)
+		attempt, last = Next(attempt, err), err
 	}
 }
 

@@ -1,11 +1,13 @@
 package barrier_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/barrier"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -53,5 +55,31 @@ func TestTheNextAttemptWaitsFirstForTheTableThatWasRefused(t *testing.T) {
 	}
 	if next := barrier.Next(next, errors.New("no lock at all")); next.First != "" {
 		t.Errorf("an attempt that no lock refused is followed by %+v", next)
+	}
+}
+
+// refusing is a Store whose first attempt is refused a lock, and whose second one ends with the time there was.
+type refusing struct {
+	storage.Store
+	end context.CancelFunc
+}
+
+func (r refusing) EnsureSchema(_ context.Context, _ storage.Target, attempt storage.Attempt) (storage.BarrierResult, error) {
+	if attempt.Number == 1 {
+		refused := storage.Refuse(storage.CodeLockTimeout, "lock todos")
+		refused.Blocked = []storage.Blocker{{Table: "todos", PID: 4711}}
+		return storage.BarrierResult{}, refused
+	}
+	r.end()
+	return storage.BarrierResult{}, storage.Refuse(storage.CodeCancelled, "wait for who holds the tables")
+}
+
+func TestWhoWasInTheWayIsSaidWhenTheTimeIsUp(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	_, err := (&barrier.Engine{Store: refusing{end: end}, Clock: clock.Real{}}).Apply(ctx, storage.Target{})
+	var refused *storage.Error
+	if !errors.As(err, &refused) || len(refused.Blocked) != 1 || storage.ClassOf(err) != storage.ClassLockTimeout {
+		t.Errorf("the error is %v", err)
 	}
 }

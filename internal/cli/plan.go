@@ -112,7 +112,7 @@ func writePlan(w io.Writer, plan storage.Plan, target storage.Target, full bool)
 	}
 	var unversioned []string
 	for _, u := range plan.Unversioned {
-		unversioned = append(unversioned, fmt.Sprintf("%s: application %q, user %s, %d sessions", u.Table, u.Application, u.User, u.Sessions))
+		unversioned = append(unversioned, fmt.Sprintf("%s: application %q, user %s, %s", u.Table, u.Application, u.User, countOf(int64(u.Sessions), "session", "sessions")))
 	}
 	section(w, "writing now without a version", unversioned)
 	var blockers []string
