@@ -137,6 +137,16 @@ func (s *Store) readCaptureFunctions(ctx context.Context, q querier, tables []st
 	return byTable, nil
 }
 
+// heirsSQL gives the tables that inherit from c and are no partitions of it.
+const heirsSQL = `ARRAY(
+		         SELECT pg_catalog.format('%I.%I', hn.nspname, h.relname)
+		           FROM pg_catalog.pg_inherits i
+		           JOIN pg_catalog.pg_class h ON h.oid = i.inhrelid
+		           JOIN pg_catalog.pg_namespace hn ON hn.oid = h.relnamespace
+		          WHERE i.inhparent = c.oid
+		            AND NOT h.relispartition
+		          ORDER BY 1)`
+
 // readSources reads the sources of these names, and all others that have a trigger of ours, by name. A name that is no table is left out.
 func (s *Store) readSources(ctx context.Context, q querier, tables []string) (map[string]*foundSource, error) {
 	const what = "read the triggers of sources"
@@ -168,15 +178,7 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 		)
 		SELECT CASE WHEN rn.nspname = $1::text THEN r.relname::text ELSE pg_catalog.format('%I.%I', rn.nspname, r.relname) END,
 		       c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind::text,
-		       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid),
-		       ARRAY(
-		         SELECT pg_catalog.format('%I.%I', hn.nspname, h.relname)
-		           FROM pg_catalog.pg_inherits i
-		           JOIN pg_catalog.pg_class h ON h.oid = i.inhrelid
-		           JOIN pg_catalog.pg_namespace hn ON hn.oid = h.relnamespace
-		          WHERE i.inhparent = c.oid
-		            AND NOT h.relispartition
-		          ORDER BY 1),
+		       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid), `+heirsSQL+`,
 		       coalesce(t.tgname::text, ''), coalesce(t.tgtype, 0), coalesce(t.tgenabled::text, ''),
 		       coalesce(CASE WHEN fn.nspname = $1::text THEN p.proname::text ELSE pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(p.proname) END, ''),
 		       coalesce(t.tgargs, ''::bytea), coalesce(pg_catalog.pg_get_triggerdef(t.oid), ''),
