@@ -42,7 +42,7 @@ func check(file, architecture string) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close()
+	defer func() { _ = program.Close() }() // it was only read
 	if program.Machine != machine {
 		return fmt.Errorf("it is for %v, not for %s", program.Machine, architecture)
 	}
