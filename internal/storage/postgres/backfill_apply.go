@@ -188,32 +188,65 @@ func (b *batchTx) apply(ctx context.Context, sorted sortedKeys) error {
 // trigger of the program's that notes the time of each update would make a change of each, which the tail would apply, and so on
 // without end. updated becomes the number of rows that were written.
 func (b *batchTx) updateKeys(keys [][]string, updated *int64) []step {
+	return b.updateWhere(keys, b.plan.unfilled(), updated)
+}
+
+func (b *batchTx) updateWhere(keys [][]string, and string, updated *int64) []step {
 	t := b.plan.table
 	return b.checkingConstraints(b.applying("update", keys), step{
-		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE (%s) IN %s%s", t.sql, b.plan.set, t.names(""), t.set(1), b.plan.unfilled()),
+		sql:       fmt.Sprintf("UPDATE %s\n   SET %s\n WHERE (%s) IN %s%s", t.sql, b.plan.set, t.names(""), t.set(1), and),
 		arguments: t.arrays(keys),
 		done:      func(tag pgconn.CommandTag) { *updated = tag.RowsAffected() },
 	})
 }
 
 // checkFilled looks for rows that an update of these keys should have filled and did not, because a trigger or a rule of the program's keeps
-// it from them. Our locks hold the rows, so nothing else can have changed them. Without this they would count as done.
+// it from them. Without this they would count as done. Our locks hold the rows, but not the other tables that an expression may read:
+// what was filled for the update need not be for the statement after it, so whoever is unfilled then is first written once more. Only
+// a row that stays unfilled although nothing but a trigger or a rule could leave it out counts as kept from us.
 func (b *batchTx) checkFilled(ctx context.Context, keys [][]string, updated int64) error {
-	missing := int64(len(keys)) - updated
-	if missing <= 0 {
+	if updated >= int64(len(keys)) {
 		return nil
 	}
-	if b.plan.differs != "" { // else the update left none out, and each missing one was kept from it
-		t := b.plan.table
-		what := b.applying("look for rows without their value", nil)
-		sql := fmt.Sprintf("SELECT count(*) FROM %s WHERE (%s) IN %s%s", t.sql, t.names(""), t.set(1), b.plan.unfilled())
-		err := send(ctx, b.Tx, step{what: what, sql: sql, arguments: t.arrays(keys), user: true, rows: scanRow(&missing)})
-		if err != nil || missing == 0 {
-			return err
+	if b.plan.differs != "" {
+		for range tellingTries {
+			var err error
+			if keys, err = b.unfilledOf(ctx, keys); err != nil {
+				return err
+			}
+			if len(keys) == 0 {
+				return nil
+			}
+			if err := send(ctx, b.Tx, b.updateWhere(keys, "", &updated)...); err != nil {
+				return err
+			}
+			if updated == int64(len(keys)) {
+				return nil
+			}
 		}
 	}
-	return storage.Refuse(storage.CodeInvalidSQL, "%s: a trigger or a rule of the table keeps it from %d rows", b.applying("update", keys), missing).
+	return storage.Refuse(storage.CodeInvalidSQL, "%s: a trigger or a rule of the table keeps it from %d rows",
+		b.applying("update", keys), int64(len(keys))-updated).
 		WithHint("let it pass this update, or give those rows the value that they have: CASE WHEN ... THEN the column ELSE ... END")
+}
+
+// tellingTries is how often a row is written anew before it is said to be kept from us. A trigger that suppresses redundant updates leaves out
+// a row whose value changed between two of our statements, and back again: not so many times in a row.
+const tellingTries = 3
+
+// unfilledOf are those of the keys whose rows do not have their values.
+func (b *batchTx) unfilledOf(ctx context.Context, keys [][]string) (unfilled [][]string, err error) {
+	t := b.plan.table
+	err = send(ctx, b.Tx, step{
+		what: b.applying("look for rows without their value", nil), user: true,
+		sql:       fmt.Sprintf("SELECT %s FROM %s WHERE (%s) IN %s%s", t.texts(""), t.sql, t.names(""), t.set(1), b.plan.unfilled()),
+		arguments: t.arrays(keys),
+		rows: func(rows pgx.Rows) (err error) {
+			unfilled, err = t.collectKeys(rows)
+			return err
+		},
+	})
+	return unfilled, err
 }
 
 // checkingConstraints are a statement of the user and, where the table has any, the checks that it deferred to COMMIT: there they
