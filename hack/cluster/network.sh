@@ -37,7 +37,7 @@ make_network() {
 	fi
 	remember_kernel
 	# Chains of a kubelet that was there before are not ours to remove.
-	iptables-save | grep '^:KUBE-' >"$state/chains-before" || true
+	{ iptables-save && ip6tables-save; } | grep '^:KUBE-' >"$state/chains-before" || true
 	# This first: from here on there is something to undo.
 	ip link add "$bridge" type bridge
 	ip addr add "$gateway/24" dev "$bridge"
@@ -60,18 +60,20 @@ make_network() {
 }
 
 # remove_kubelet_chains removes the chains of kubelet, which nothing of its own
-# does. Those of kube-proxy are gone by then.
+# does, of both families. Those of kube-proxy are gone by then.
 remove_kubelet_chains() {
 	[ -f "$state/chains-before" ] && [ ! -s "$state/chains-before" ] || return 0
-	local table chain
-	for chain in INPUT OUTPUT; do
-		iptables -w 10 -D "$chain" -j KUBE-FIREWALL 2>/dev/null || true
-	done
-	for table in filter mangle nat; do
-		for chain in KUBE-FIREWALL KUBE-KUBELET-CANARY KUBE-IPTABLES-HINT; do
-			if iptables -w 10 -t "$table" -F "$chain" 2>/dev/null; then
-				iptables -w 10 -t "$table" -X "$chain"
-			fi
+	local tables table chain
+	for tables in iptables ip6tables; do
+		for chain in INPUT OUTPUT; do
+			"$tables" -w 10 -D "$chain" -j KUBE-FIREWALL 2>/dev/null || true
+		done
+		for table in filter mangle nat; do
+			for chain in KUBE-FIREWALL KUBE-KUBELET-CANARY KUBE-IPTABLES-HINT; do
+				if "$tables" -w 10 -t "$table" -F "$chain" 2>/dev/null; then
+					"$tables" -w 10 -t "$table" -X "$chain"
+				fi
+			done
 		done
 	done
 }
