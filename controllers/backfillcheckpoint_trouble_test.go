@@ -259,15 +259,15 @@ var _ = Describe("A BackfillCheckpoint in trouble", func() {
 	})
 
 	It("shows what the database says and nobody has a word for as what it is, and looks again at a resync", func() {
-		w.sql(`CREATE FUNCTION no_space() RETURNS event_trigger LANGUAGE plpgsql AS $$
-			BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$`)
-		w.sql(`CREATE EVENT TRIGGER no_space ON ddl_command_start EXECUTE FUNCTION no_space()`)
+		w.sql(`CREATE FUNCTION broken() RETURNS event_trigger LANGUAGE plpgsql AS $$
+			BEGIN RAISE EXCEPTION 'the moon is in the way' USING ERRCODE = 'XX000'; END $$`)
+		w.sql(`CREATE EVENT TRIGGER broken ON ddl_command_start EXECUTE FUNCTION broken()`)
 		w.apply(w.clinic(7))
 		object, again := w.pass()
-		expectStalled(object.Status.Conditions, v1alpha1.ReasonInternal, "No space left on device")
-		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring("53100"))
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonInternal, "the moon is in the way")
+		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring("XX000"))
 		Expect(again.RequeueAfter).To(Equal(DefaultResync))
-		w.sql(`DROP EVENT TRIGGER no_space`)
+		w.sql(`DROP EVENT TRIGGER broken`)
 		w.clock.advance(DefaultResync)
 		w.bring()
 	})

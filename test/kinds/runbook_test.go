@@ -38,6 +38,9 @@ func runbook(t *testing.T, cluster *testcluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The rights of the operator, which a command asks for.
+	kubectl(t, cluster, "{apiVersion: v1, kind: Namespace, metadata: {name: syncbarrier-system}}", "apply", "-f", "-")
+	kubectl(t, cluster, "", "apply", "-k", "config/rbac")
 	fixtures := func() { kubectl(t, cluster, example+"---\n"+string(sample), "apply", "-f", "-") }
 	fixtures()
 	ran := 0

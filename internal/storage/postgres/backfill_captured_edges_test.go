@@ -50,6 +50,9 @@ func TestAbandoningTheLastReaderEndsTheCaptureOfItsSource(t *testing.T) {
 	claim := db.mustClaim(false)
 	db.scan(claim, db.mustLeases(claim))
 	program.run(`UPDATE todos SET title = title || 'x'`)
+	db.eventually("no transaction of the server is older", func() bool { // one would keep the log, until the next time
+		return db.text(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > max(commit_seq) FROM sync_changes`) == "true"
+	})
 	if _, err := db.store.AbandonCheckpoint(db.ctx, "norm", 2, "me", "no longer wanted"); err != nil {
 		t.Fatal(err)
 	}
