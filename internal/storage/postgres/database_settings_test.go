@@ -8,14 +8,15 @@ import (
 )
 
 // Settings that a database has for its programs must not decide what we do, see or think of ourselves. Each server is given those it knows.
+// Its limits are shorter than what the migration takes, and longer than a BEGIN on a busy machine: that is where we set ours.
 func TestContractUnderTheSettingsOfADatabase(t *testing.T) {
 	db := newBarrierDB(t)
 	name := quoteIdentifier(db.text(`SELECT current_database()`))
 	for _, setting := range [][2]string{
 		{"quote_all_identifiers", "on"}, {"standard_conforming_strings", "off"}, {"array_nulls", "off"}, {"transform_null_equals", "on"},
 		{"default_transaction_isolation", "serializable"}, {"default_transaction_deferrable", "on"}, {"plpgsql.extra_errors", "all"},
-		{"datestyle", "SQL, DMY"}, {"bytea_output", "escape"}, {"search_path", ""}, {"row_security", "on"}, {"statement_timeout", "1ms"},
-		{"lock_timeout", "1ms"}, {"transaction_timeout", "300ms"},
+		{"datestyle", "SQL, DMY"}, {"bytea_output", "escape"}, {"search_path", ""}, {"row_security", "on"}, {"statement_timeout", "1s"},
+		{"lock_timeout", "1ms"}, {"transaction_timeout", "1s"},
 	} {
 		if setting[0] == "transaction_timeout" && db.text(`SELECT current_setting('server_version_num')::integer < 170000`) == "true" {
 			continue
@@ -25,7 +26,7 @@ func TestContractUnderTheSettingsOfADatabase(t *testing.T) {
 	db.store.Close()
 	db.store = openStore(t, Config{URL: db.url})
 	wanted := target(2, plainTodos(titleNorm))
-	wanted.Migrations = []storage.Migration{{Version: 2, SQL: "SELECT pg_sleep(0.5)"}}
+	wanted.Migrations = []storage.Migration{{Version: 2, SQL: "SELECT pg_sleep(2)"}}
 	wanted.Checkpoints = []storage.Checkpoint{tailedCheckpoint()}
 	db.exec(todosSQL(50))
 	db.mustApply(wanted)
