@@ -80,7 +80,7 @@ func newEnvironment(t testing.TB, folder string) *environment {
 	}
 	e := &environment{cluster: cluster, client: admin}
 	e.kubectl(t, kustomize(t, folder), "apply", "-f", "-")
-	e.kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
+	e.cluster.AwaitCRDs()
 	e.findPods(t)
 	return e
 }

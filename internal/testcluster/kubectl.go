@@ -42,7 +42,14 @@ func (c *Cluster) KubectlFolder() string { return filepath.Dir(c.programs["kubec
 func (c *Cluster) InstallCRDs() {
 	c.t.Helper()
 	c.kubectl("apply", "--server-side", "-f", "config/crd/bases")
-	// kubectl wait fails on a definition that has no status yet, so what is served is asked for.
+	c.AwaitCRDs()
+}
+
+// AwaitCRDs returns once the API server serves our CustomResourceDefinitions,
+// whoever applied them. kubectl wait fails on a definition that has no status yet,
+// so what is served is asked for.
+func (c *Cluster) AwaitCRDs() {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(100 * time.Millisecond)

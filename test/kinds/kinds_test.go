@@ -18,7 +18,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	cluster := testcluster.Start(t)
 	// By kubectl apply as people call it, which keeps a copy of the object in an annotation of 256 KiB at most.
 	kubectl(t, cluster, "", "apply", "-f", "config/crd/bases")
-	kubectl(t, cluster, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
+	cluster.AwaitCRDs()
 
 	t.Run("every sample is accepted from a client and from a server", func(t *testing.T) { samples(t, cluster) })
 	t.Run("the commands of the runbook are those of kubectl", func(t *testing.T) { runbook(t, cluster) })

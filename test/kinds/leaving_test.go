@@ -15,7 +15,7 @@ func TestLeavingTakesTheOperatorAndLeavesTheObjects(t *testing.T) {
 	cluster := testcluster.Start(t)
 	cluster.StartControllers() // they finish the deletion of the operator's namespace
 	kubectl(t, cluster, "", "apply", "--server-side", "-k", "config/start-gate")
-	kubectl(t, cluster, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", "config/crd/bases")
+	cluster.AwaitCRDs()
 	kubectl(t, cluster, "", "create", "namespace", "shop")
 	sample, err := os.ReadFile("../../config/samples/syncschema.yaml")
 	if err != nil {

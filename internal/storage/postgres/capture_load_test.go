@@ -26,7 +26,7 @@ func (l load) String() string {
 
 const (
 	loadClients = 8
-	loadRows    = 20000
+	loadRows    = 100_000 // so many that two clients rarely meet by chance, however slow the machine makes them
 )
 
 // runLoad lets clients run a transaction over and over, in parallel, each on a connection of its own. A transaction that is refused by a
