@@ -1,6 +1,7 @@
 package gitops
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 func TestKustomizeFollowsNamesIntoOurKinds(t *testing.T) {
@@ -30,6 +32,68 @@ func TestKustomizeFollowsNamesIntoOurKinds(t *testing.T) {
 
 	requires, _, _ := unstructured.NestedString(deployment.Object, "spec", "template", "metadata", "annotations", "syncbarrier.dev/requires")
 	is(t, "what the pods ask for", requires, "north-clinic=7")
+}
+
+// The recipes of docs/gitops.md, which a story on a real cluster applies. What is read here is what decides about order and waiting.
+func TestTheRecipesAreWhatTheirPageSays(t *testing.T) {
+	const recipes = "../../examples/clinic/gitops/"
+	onDisk := filesys.MakeFsOnDisk()
+	for folder, wave := range map[string]string{"together": "", "schema-first": "-1"} {
+		built := build(t, onDisk, recipes+folder)
+		schema, deployment := only(t, built, "SyncSchema"), only(t, built, "Deployment")
+		is(t, "the wave of the schema in "+folder, schema.GetAnnotations()["argocd.argoproj.io/sync-wave"], wave)
+		is(t, "the wave of the program in "+folder, deployment.GetAnnotations()["argocd.argoproj.io/sync-wave"], "")
+		version, _, _ := unstructured.NestedInt64(schema.Object, "spec", "version")
+		requires, _, _ := unstructured.NestedString(deployment.Object, "spec", "template", "metadata", "annotations", "syncbarrier.dev/requires")
+		is(t, "what the pods in "+folder+" ask for", requires, fmt.Sprintf("%s=%d", schema.GetName(), version))
+		containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+		is(t, "the image in "+folder, fmt.Sprint(containers[0].(map[string]any)["image"]), fmt.Sprintf("clinic:%d", version))
+		if _, found, _ := unstructured.NestedString(deployment.Object, "spec", "selector", "matchLabels", "syncbarrier.dev/gate"); found {
+			t.Errorf("%s: the gate's label stands in the selector, where it can never be changed", folder)
+		}
+		deadline, _, _ := unstructured.NestedInt64(deployment.Object, "spec", "progressDeadlineSeconds")
+		if waits := folder == "together"; waits != (deadline > 600) {
+			t.Errorf("%s: the Deployment's deadline is %d s", folder, deadline)
+		}
+		known(t, onDisk, recipes+folder)
+	}
+}
+
+// Flux takes the halves apart: each path has to be there, and the second waits for the first.
+func TestTheKustomizationsOfTheRecipesFindTheirFolders(t *testing.T) {
+	onDisk := filesys.MakeFsOnDisk()
+	want := map[string]map[string][]string{
+		"together":     {"clinic": {"Deployment", "Service", "SyncSchema"}},
+		"schema-first": {"clinic-schema": {"SyncSchema"}, "clinic": {"Deployment", "Service"}},
+	}
+	for folder, kustomizations := range want {
+		text, err := onDisk.ReadFile("../../examples/clinic/gitops/" + folder + "/flux.yaml")
+		must(t, err)
+		for _, document := range strings.Split(string(text), "\n---\n") {
+			var object unstructured.Unstructured
+			must(t, yaml.Unmarshal([]byte(document), &object.Object))
+			path, _, _ := unstructured.NestedString(object.Object, "spec", "path")
+			var kinds []string
+			for _, resource := range build(t, onDisk, "../../"+path).Resources() {
+				kinds = append(kinds, resource.GetKind())
+			}
+			slices.Sort(kinds)
+			if !slices.Equal(kinds, kustomizations[object.GetName()]) {
+				t.Errorf("%s: the Kustomization %s applies %v", folder, object.GetName(), kinds)
+			}
+			if waits, _, _ := unstructured.NestedBool(object.Object, "spec", "wait"); !waits {
+				t.Errorf("%s: the Kustomization %s waits for nothing", folder, object.GetName())
+			}
+			on, _, _ := unstructured.NestedSlice(object.Object, "spec", "dependsOn")
+			if second := folder == "schema-first" && object.GetName() == "clinic"; second != (len(on) == 1 && on[0].(map[string]any)["name"] == "clinic-schema") {
+				t.Errorf("%s: the Kustomization %s depends on %v", folder, object.GetName(), on)
+			}
+			delete(kustomizations, object.GetName())
+		}
+		if len(kustomizations) > 0 {
+			t.Errorf("%s: flux.yaml lacks %v", folder, kustomizations)
+		}
+	}
 }
 
 func TestKustomizeFollowsEveryReferenceThatOurKindsHave(t *testing.T) {
@@ -183,6 +247,19 @@ func build(t *testing.T, files filesys.FileSystem, folder string) resmap.ResMap 
 		t.Fatal(err)
 	}
 	return built
+}
+
+// known decodes what a folder builds as the API server does, field by field.
+func known(t *testing.T, files filesys.FileSystem, folder string) {
+	t.Helper()
+	decoder := strictDecoder(t)
+	for _, resource := range build(t, files, folder).Resources() {
+		text, err := resource.AsYAML()
+		must(t, err)
+		if _, _, err := decoder.Decode(text, nil, nil); err != nil {
+			t.Errorf("%s: %v", folder, err)
+		}
+	}
 }
 
 func write(t *testing.T, files filesys.FileSystem, path, content string) {
