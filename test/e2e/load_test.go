@@ -21,8 +21,8 @@ func (c *clinic) startLoad(ctx context.Context, version int) {
 	c.startLoadOn(ctx, "clinic", version)
 }
 
-// startLoadOn is startLoad, through another service.
-func (c *clinic) startLoadOn(ctx context.Context, name string, version int) {
+// startLoadOn is startLoad, through another service, and with more lines of the users' environment.
+func (c *clinic) startLoadOn(ctx context.Context, name string, version int, environment ...string) {
 	GinkgoHelper()
 	var service corev1.Service
 	Expect(suite.admin.Get(ctx, c.key(name), &service)).To(Succeed())
@@ -41,9 +41,9 @@ spec:
     env:
     - {name: TARGET, value: "http://%s"}
     - {name: RATE, value: "60"}
-    - {name: PATIENTS, value: "%d"}
+    - {name: PATIENTS, value: "%d"}%s
     securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-`, c.namespace, suite.images["clinic"], service.Spec.ClusterIP, c.patients), "apply", "-f", "-")
+`, c.namespace, suite.images["clinic"], service.Spec.ClusterIP, c.patients, strings.Join(environment, "")), "apply", "-f", "-")
 	Eventually(func() int { return c.load(ctx)[fmt.Sprintf("read %d 200", version)] }).Should(BeNumerically(">", 60), "users are answered")
 }
 

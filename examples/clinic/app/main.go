@@ -2,10 +2,13 @@
 //
 // It knows nothing of Syncbarrier but one setting: its connections say which schema version it was built for. Everything else is what
 // any program does that is released in versions: version 7 reads a column that version 6 does not know, and each later version one more.
+// With VITALS it is a program of the sync protocol too, whose packed rows only its own version can read (vitals.go): then it asks the gate
+// itself, with every read.
 //
 // `app load` is the other side: users that read and write all the time (load.go).
 //
-// Environment: DATABASE_URL; APP_VERSION; LISTEN (":8080"); PATIENTS, how many a program of version 6 begins with ("1000").
+// Environment: DATABASE_URL; APP_VERSION; LISTEN (":8080"); PATIENTS, how many a program of version 6 begins with ("1000");
+// VITALS, anything, to keep vital signs.
 package main
 
 import (
@@ -58,6 +61,11 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer patients.pool.Close()
+	if setting("VITALS", "") != "" {
+		if patients.vitals, err = patients.openVitals(); err != nil {
+			return err
+		}
+	}
 	if version < firstDerived {
 		if err := patients.createWithin(ctx, startTimeout, rows); err != nil {
 			return err

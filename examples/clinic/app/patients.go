@@ -35,7 +35,8 @@ func definition(version int, name string) string {
 type patients struct {
 	pool    *pgxpool.Pool
 	version int
-	ending  atomic.Bool // the program is about to end
+	ending  atomic.Bool // the program is about to end, or too old: clients are told to leave
+	vitals  *vitals     // nil: it keeps none
 }
 
 // openPatients prepares connections; the first request makes the first.
@@ -100,6 +101,11 @@ func (p *patients) create(ctx context.Context, rows int) error {
 		  FROM generate_series(1, $1::bigint) n`, rows)
 	if err != nil {
 		return err
+	}
+	if p.vitals != nil {
+		if err := fillVitals(ctx, tx, rows); err != nil {
+			return err
+		}
 	}
 	// So that whoever asks how many there are need not guess.
 	if _, err := tx.Exec(ctx, `ANALYZE patients`); err != nil {
