@@ -39,12 +39,25 @@ type clinic struct {
 // What is different about its manifests, in every version, is said by patches.
 func newClinic(ctx context.Context, patients int, patches ...string) *clinic {
 	GinkgoHelper()
+	c := startClinic(ctx, patients, patches...)
+	c.serves(ctx)
+	return c
+}
+
+// startClinic is newClinic, which does not wait for it to serve.
+func startClinic(ctx context.Context, patients int, patches ...string) *clinic {
+	GinkgoHelper()
 	c := newDatabase(ctx, patients, patches...)
 	c.apply(ctx, 6, c.filled())
+	return c
+}
+
+// serves waits until it does.
+func (c *clinic) serves(ctx context.Context) {
+	GinkgoHelper()
 	c.becomes(ctx, "True GateOpen")
 	c.rolledOut(ctx, "clinic")
-	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeEquivalentTo(patients))
-	return c
+	Expect(c.number(ctx, `SELECT count(*) FROM patients`)).To(BeEquivalentTo(c.patients))
 }
 
 // filled has the first program fill the database.
@@ -121,8 +134,13 @@ func (c *clinic) connectAgain(ctx context.Context) {
 	Eventually(c.connect).WithContext(ctx).Should(Succeed())
 }
 
-// connect opens a connection to the database from here, through a forwarded port of its own.
+// connect opens the connection that the story asks the database on.
 func (c *clinic) connect(g Gomega, ctx context.Context) {
+	c.db = c.dial(g, ctx)
+}
+
+// dial opens a connection to the database from here, through a forwarded port of its own.
+func (c *clinic) dial(g Gomega, ctx context.Context) *pgx.Conn {
 	forward := exec.Command(suite.kubectl, "port-forward", "-n", c.namespace, "service/clinic-db", ":5432")
 	output, err := forward.StdoutPipe()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -137,8 +155,9 @@ func (c *clinic) connect(g Gomega, ctx context.Context) {
 	_, err = fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d", &port)
 	g.Expect(err).NotTo(HaveOccurred(), "kubectl port-forward says: %s", line)
 	address := fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/clinic?sslmode=disable&application_name=story", password, port)
-	c.db, err = pgx.Connect(ctx, address)
+	connection, err := pgx.Connect(ctx, address)
 	g.Expect(err).NotTo(HaveOccurred())
+	return connection
 }
 
 func (c *clinic) number(ctx context.Context, query string, arguments ...any) int64 {
