@@ -66,7 +66,7 @@ var _ = Describe("A version that only adds", Label("all"), func() {
 })
 
 var _ = Describe("A version that old readers do not understand", Label("all"), func() {
-	It("takes them out of the service at the commit of the barrier: none answers a read after it", func(ctx context.Context) {
+	It("takes them out of the service at the commit of the barrier, and lets the new ones in at the activation", func(ctx context.Context) {
 		c := newClinic(ctx, 3000)
 		c.startLoad(ctx, 6)
 		c.apply(ctx, 7, slowly+readersToo)

@@ -57,7 +57,8 @@ func openPatients(address string, version int) (*patients, error) {
 	return &patients{pool: pool, version: version}, nil
 }
 
-// createWithin makes and fills the table of version 6, if it is not there. The database may have been started at the same time.
+// createWithin makes and fills the table of version 6, if it is not there. The database may have been started at the same time, and what
+// the operator makes may come later.
 func (p *patients) createWithin(ctx context.Context, limit time.Duration, rows int) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

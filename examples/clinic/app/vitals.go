@@ -85,17 +85,10 @@ func (p *patients) openVitals() (*vitals, error) {
 	return &vitals{patients: p, gate: gate}, nil
 }
 
-// fillVitals makes and fills their table, unless somebody has. It runs in the transaction that makes the patients.
+// fillVitals fills their table, in the transaction that fills the patients. It does not make it, and fails until it is there: how rows
+// are packed is noted beside the schema version, and a packed table of which nothing is noted is nobody's to read.
 func fillVitals(ctx context.Context, tx pgx.Tx, rows int) error {
-	_, err := tx.Exec(ctx, `
-		CREATE TABLE IF NOT EXISTS vitals(
-			_sync_partition TEXT NOT NULL, _sync_row_id TEXT NOT NULL,
-			_sync_server_version BIGINT NOT NULL, _sync_scopes JSONB NOT NULL, _sync_payload BYTEA NOT NULL,
-			PRIMARY KEY (_sync_partition, _sync_row_id))`)
-	if err != nil {
-		return err
-	}
-	_, err = tx.CopyFrom(ctx, pgx.Identifier{"vitals"},
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"vitals"},
 		[]string{"_sync_partition", "_sync_row_id", "_sync_server_version", "_sync_scopes", "_sync_payload"},
 		pgx.CopyFromSlice(rows, func(i int) ([]any, error) {
 			return []any{signsPartition, fmt.Sprint(i + 1), 1, "{}", pack(measured(len(signs)-1, int64(i)))}, nil
