@@ -72,11 +72,10 @@ func (a account) folder(path string) error {
 	return a.own(path)
 }
 
-// tempFolder makes a new folder of the account's under the system's temporary
-// folder. Its name is short: the path of a Unix socket in it has to stay below
-// some 100 bytes.
-func (a account) tempFolder() (string, error) {
-	path, err := os.MkdirTemp("", "syncbarrier-")
+// tempFolder makes a new folder of the account's under a base folder. Its name
+// is short: the path of a Unix socket in it has to stay below some 100 bytes.
+func (a account) tempFolder(base string) (string, error) {
+	path, err := os.MkdirTemp(base, "syncbarrier-")
 	if err != nil {
 		return "", err
 	}

@@ -57,7 +57,7 @@ func startPgBouncer(t testing.TB, dsn string, options []PgBouncerOption) (string
 	if err != nil {
 		return "", err
 	}
-	folder, err := user.tempFolder()
+	folder, err := user.tempFolder(os.TempDir())
 	if err != nil {
 		return "", err
 	}

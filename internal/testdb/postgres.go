@@ -63,10 +63,7 @@ func RoleName(t testing.TB, dsn string) string {
 func freshDatabase(t testing.TB, admin string) string {
 	t.Helper()
 	name := databaseName(t)
-	// template0: nobody can be connected to it, so creating from it never has
-	// to wait for, or fail because of, another test.
-	err := execute(admin, "CREATE DATABASE "+quote(name)+" TEMPLATE template0")
-	if err != nil {
+	if err := createDatabase(admin, name); err != nil {
 		t.Fatalf("create the database %s: %v", name, err)
 	}
 	rolesOf.watch(name)
@@ -76,6 +73,30 @@ func freshDatabase(t testing.TB, admin string) string {
 		}
 	})
 	return withDatabase(t, admin, name)
+}
+
+// createDatabase copies template0: nobody can be connected to it, so creating from
+// it never has to wait for, or fail because of, another test. Where the server has
+// the choice it copies the files, as all did before version 15: block by block
+// through the write-ahead log costs it twice as much.
+func createDatabase(admin, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var version int
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::integer").Scan(&version); err != nil {
+		return err
+	}
+	create := "CREATE DATABASE " + quote(name) + " TEMPLATE template0"
+	if version >= 150000 {
+		create += " STRATEGY FILE_COPY"
+	}
+	_, err = conn.Exec(ctx, create)
+	return err
 }
 
 // dropDatabase removes a test's database and the roles made for it.

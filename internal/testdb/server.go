@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -39,7 +40,11 @@ func PostgresServer(t testing.TB, opts ServerOptions) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newServer(t, found)
+	base := throwaway()
+	if opts.Durable {
+		base = os.TempDir() // its speed is that of a disk
+	}
+	server := newServer(t, found, base)
 	created, err := newCluster(found, server.cluster.account, server.cluster.folder, settingsFor(opts.Durable, opts.Settings))
 	if err != nil {
 		t.Fatalf("make a private PostgreSQL: %v", err)
@@ -49,14 +54,14 @@ func PostgresServer(t testing.TB, opts ServerOptions) *Server {
 	return server
 }
 
-// newServer makes the folder of a private server and has it cleaned up.
-func newServer(t testing.TB, found binaries) *Server {
+// newServer makes the folder of a private server, under a base folder, and has it cleaned up.
+func newServer(t testing.TB, found binaries, base string) *Server {
 	t.Helper()
 	user, err := serverAccount()
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := user.tempFolder()
+	folder, err := user.tempFolder(base)
 	if err != nil {
 		t.Fatalf("make a folder for a private PostgreSQL: %v", err)
 	}

@@ -55,7 +55,7 @@ func StartShared() error {
 // StopShared stops the shared servers of this user, of every version. It
 // returns ErrInUse if it left one running.
 func StopShared() error {
-	folders, err := filepath.Glob(filepath.Join(os.TempDir(), runFolderPrefix()+"*"))
+	folders, err := runFolders()
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func newSharedRun(found binaries) sharedRun {
 	slices.Sort(differences)
 	hash := sha256.Sum256([]byte(strings.Join(differences, "\n")))
 	name := fmt.Sprintf("%spg%d-%s", runFolderPrefix(), found.major, hex.EncodeToString(hash[:4]))
-	return sharedRun{folder: filepath.Join(os.TempDir(), name), idle: idlePeriod}
+	return sharedRun{folder: filepath.Join(throwaway(), name), idle: idlePeriod}
 }
 
 func runFolderPrefix() string {

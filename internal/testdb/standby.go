@@ -21,7 +21,7 @@ import (
 // by comparing pg_last_wal_replay_lsn.
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
-	standby := newServer(t, s.cluster.binaries)
+	standby := newServer(t, s.cluster.binaries, filepath.Dir(s.cluster.folder))
 	if err := standby.cluster.copyOf(s.cluster); err != nil {
 		t.Fatalf("copy the primary for a standby: %v", err)
 	}
