@@ -70,7 +70,7 @@ func jobUnderWay(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event) job
 	for _, pod := range sortedByName(pods) {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case workerRuns(pod):
+		case workerRuns(pod) && pod.DeletionTimestamp == nil: // one on a node that is lost is called running for ever
 			outlook.Running++
 			live++
 		default:
@@ -125,7 +125,7 @@ func workerRuns(pod corev1.Pod) bool {
 // podWords says why a pod does not run, in the scheduler's or the kubelet's words.
 func podWords(pod corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
-		return "it is being ended"
+		return "it is being ended, and replaced once it has ended"
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {

@@ -77,6 +77,8 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)}
 	goingPod := pending("a", corev1.PodStatus{})
 	goingPod.DeletionTimestamp = going.DeletionTimestamp
+	goingWorker := atWork("a")
+	goingWorker.DeletionTimestamp = going.DeletionTimestamp
 	quota := corev1.Event{Type: corev1.EventTypeWarning, Reason: "FailedCreate", Message: `pods "x" is forbidden: exceeded quota: small`,
 		InvolvedObject: corev1.ObjectReference{UID: "job"}, LastTimestamp: metav1.NewTime(time.Unix(2000, 0))}
 	older := quota
@@ -104,6 +106,7 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 		"image cannot be had":         {works, []corev1.Pod{pending("a", notStarted("ImagePullBackOff", "Back-off pulling image"))}, nil, jobWait, v1alpha1.ReasonWorkerPending, "ImagePullBackOff: Back-off pulling image"},
 		"container cannot be created": {works, []corev1.Pod{pending("a", notStarted("CreateContainerConfigError", "image has non-numeric user"))}, nil, jobWait, v1alpha1.ReasonWorkerPending, "CreateContainerConfigError: image has non-numeric user"},
 		"pod being ended":             {works, []corev1.Pod{goingPod}, nil, jobWait, v1alpha1.ReasonWorkerPending, "being ended"},
+		"worker being ended":          {works, []corev1.Pod{goingWorker}, nil, jobWait, v1alpha1.ReasonWorkerPending, "pod a: it is being ended, and replaced once"},
 		"pods refused by a quota":     {works, nil, []corev1.Event{older, quota, foreign}, jobWait, v1alpha1.ReasonWorkerPending, `FailedCreate: pods "x" is forbidden: exceeded quota: small`},
 		"no pod yet":                  {works, nil, nil, jobWait, v1alpha1.ReasonWorkerPending, "no pod yet"},
 		"between two tries":           {works, []corev1.Pod{ended("a", 1, 0, ""), ended("b", 4, 9, line("GaveUp", "too slow"))}, nil, jobWait, v1alpha1.ReasonWorkerPending, "worker b ended with exit code 4: too slow, and is started again"},
