@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -29,6 +32,7 @@ type seen struct {
 	fence      string         // what is wrong with it
 	pods       map[string]int // by the reason of their verdict; nil: three that are let in
 	ungated    int
+	refused    bool // by the API server: the condition of a pod
 	bypassed   bool
 }
 
@@ -63,7 +67,14 @@ func (s seen) page(t *testing.T) string {
 		add(count, reason, corev1.PodReadinessGate{ConditionType: v1alpha1.ReadinessGate})
 	}
 	add(s.ungated, v1alpha1.ReasonGateOpen)
-	(&PodReconciler{}).show(pass)
+	refusals := &PodRefusals{}
+	if s.refused {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: name.Namespace, Name: "clinic-0", Annotations: map[string]string{v1alpha1.AnnotationRequires: "clinic=7"},
+		}}
+		refusals.note(pod, writesCondition, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("a policy")), time.Now())
+	}
+	(&PodReconciler{Refusals: refusals}).show(pass)
 	return scrape(t)
 }
 
@@ -139,6 +150,7 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 		"an object is Stalled":              {"SyncbarrierStalled", always(seen{ready: stalled(v1alpha1.ReasonContentDrift, "")}), "waits for a person: ContentDrift"},
 		"a checkpoint is Stalled":           {"SyncbarrierStalled", always(seen{checkpoint: stalled(v1alpha1.ReasonVerificationFailed, "")}), "clinic-titles waits for a person: VerificationFailed"},
 		"pods run without the gate":         {"SyncbarrierPodsUngated", always(seen{ungated: 2}), "2 pods of shop/clinic"},
+		"the API server refuses a pod":      {"SyncbarrierPodsRefused", always(seen{refused: true}), "refuses 1 writes of pods of shop/clinic"},
 		"a person opened the gate":          {"SyncbarrierGateBypassed", always(seen{bypassed: true}), "the gate of shop/clinic"},
 		"no manager is seen":                {"SyncbarrierAbsent", []testforeign.Page{{Text: "up 1\n"}}, "No manager"},
 	}

@@ -180,7 +180,7 @@ func (w *world) pass() (*v1alpha1.SyncSchema, ctrl.Result) {
 	result, err := w.schemas.Reconcile(w.ctx, request(w.namespace, "clinic"))
 	Expect(err).NotTo(HaveOccurred())
 	object := w.schema()
-	checkStatus(w.ctx, v1alpha1.KindSyncSchema, object)
+	checkStatus(w.ctx, object)
 	return object, result
 }
 
@@ -190,7 +190,7 @@ func (w *world) passCheckpoint(name string) (*v1alpha1.BackfillCheckpoint, ctrl.
 	result, err := w.checkpoints.Reconcile(w.ctx, request(w.namespace, name))
 	Expect(err).NotTo(HaveOccurred())
 	object := w.checkpoint(name)
-	checkStatus(w.ctx, v1alpha1.KindBackfillCheckpoint, object)
+	checkStatus(w.ctx, object)
 	return object, result
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 // mutator changes fields of a spec at random. What comes out may be right, wrong, or what the API server would never let in: an older
@@ -104,7 +105,9 @@ func expectSound(v *verdict, conditions []metav1.Condition, after time.Duration,
 	GinkgoHelper()
 	text := fmt.Sprintf("%+v", what)
 	Expect(v).NotTo(BeNil(), text)
-	known := map[verdictState][]string{stateDone: doneReasons, stateReconciling: inProgressReasons, stateStalled: failedReasons}
+	known := map[verdictState][]string{
+		stateDone: gitops.DoneReasons, stateReconciling: gitops.InProgressReasons, stateStalled: gitops.FailedReasons,
+	}
 	Expect(known[v.state]).To(ContainElement(v.reason), text)
 	Expect(readyReason(conditions)).To(Equal(v.reason))
 	Expect(v.message).NotTo(BeEmpty(), text)

@@ -19,6 +19,10 @@ var (
 		Name: "syncbarrier_gate_ungated_pods",
 		Help: "Pods that ask for the gate and run without it: they came while no webhook was there.",
 	}, []string{labelNamespace, labelSchemaName})
+	gateRefused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_gate_refused_writes",
+		Help: "Writes of pods that the API server refuses, as the condition PodsRefused says: these pods are held whatever the gate says.",
+	}, []string{labelNamespace, labelSchemaName})
 	gateBypassed = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_gate_bypassed",
 		Help: "1 while a person has opened the gate of a SyncSchema for a time.",
@@ -30,13 +34,13 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(gatePods, gateOrphans, gateUngated, gateBypassed, gateReads)
+	metrics.Registry.MustRegister(gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed, gateReads)
 }
 
 // show keeps the series of a SyncSchema at what a pass saw.
 func (r *PodReconciler) show(pass *podPass) {
 	of := prometheus.Labels{labelNamespace: pass.name.Namespace, labelSchemaName: pass.name.Name}
-	for _, vector := range []*prometheus.GaugeVec{gatePods, gateOrphans, gateUngated, gateBypassed} {
+	for _, vector := range []*prometheus.GaugeVec{gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed} {
 		vector.DeletePartialMatch(of)
 	}
 	facts := pass.facts[pass.name.Name]
@@ -51,6 +55,7 @@ func (r *PodReconciler) show(pass *podPass) {
 		}
 	}
 	gateUngated.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(ungated))
+	gateRefused.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(len(r.Refusals.shown(pass.name))))
 	gateBypassed.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(number(facts.Bypass != nil))
 	if !facts.Found && pass.name.Name != "" {
 		gateOrphans.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(len(pass.pods)))

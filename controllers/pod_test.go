@@ -359,16 +359,17 @@ var _ = Describe("Writing the condition of a pod", func() {
 		pod := g.pod("program", "clinic=7")
 		g.patchStatus(pod, `{"status":{"conditions":[{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"},
 			{"type":"other.example/gate","status":"True","lastTransitionTime":"2026-01-02T00:00:00Z"}]}}`)
+		const looks = 60
 		var kubelet sync.WaitGroup
 		seen := pod.DeepCopy() // an answer is written into the object that was sent
 		kubelet.Go(func() {
 			defer GinkgoRecover()
-			for i := range 200 {
+			for i := range 4 * looks { // a look makes more requests than it does
 				status := []string{"True", "False"}[i%2]
 				g.patchStatus(seen, `{"status":{"conditions":[{"type":"ContainersReady","status":"`+status+`"},{"type":"Ready","status":"False"}]}}`)
 			}
 		})
-		for i := range 200 {
+		for i := range looks {
 			g.annotate(pod, v1alpha1.AnnotationRequires, []string{"clinic=8", "clinic=7"}[i%2])
 			g.look()
 		}

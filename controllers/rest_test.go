@@ -67,7 +67,7 @@ var _ = Describe("A hundred and fifty objects at rest", func() {
 		var of v1alpha1.SyncSchemaList
 		Expect(suite.admin.List(w.ctx, &of, client.InNamespace(w.namespace))).To(Succeed())
 		for i := range of.Items {
-			checkStatus(w.ctx, v1alpha1.KindSyncSchema, &of.Items[i])
+			checkStatus(w.ctx, &of.Items[i])
 			reasons[readyReason(of.Items[i].Status.Conditions)]++
 			versions += of.Items[i].ResourceVersion + " "
 		}

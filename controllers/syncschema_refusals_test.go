@@ -286,7 +286,7 @@ var _ = Describe("One dead database", func() {
 		Expect(readyReason(object.Status.Conditions)).To(Equal(v1alpha1.ReasonGateOpen))
 		var dead v1alpha1.SyncSchema
 		Expect(suite.admin.Get(w.ctx, request(w.namespace, "dead-c").NamespacedName, &dead)).To(Succeed())
-		checkStatus(w.ctx, v1alpha1.KindSyncSchema, &dead)
+		checkStatus(w.ctx, &dead)
 		expectWaiting(dead.Status.Conditions, v1alpha1.ReasonConnectionLost, "")
 		Expect(readyMessage(dead.Status.Conditions)).NotTo(ContainSubstring("secret"))
 		Expect(meta.FindStatusCondition(dead.Status.Conditions, v1alpha1.ConditionGateOpen).Reason).To(Equal(v1alpha1.ReasonUnreachable))

@@ -31,6 +31,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 // asProgram makes the test binary be the program: a process that can be killed.
@@ -219,6 +220,9 @@ func (e *environment) status(t testing.TB, namespace, reason string) v1alpha1.Sy
 	waitFor(t, "reason "+reason, func(ctx context.Context) (bool, error) {
 		if err := e.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "clinic"}, &schema); err != nil {
 			return false, err
+		}
+		if err := gitops.Check(ctx, &schema); err != nil {
+			t.Fatal(err)
 		}
 		for _, condition := range schema.Status.Conditions {
 			if condition.Type == "Ready" && condition.ObservedGeneration == schema.Generation && condition.Reason == reason {

@@ -23,6 +23,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage/postgres"
 	"github.com/syncbarrier/syncbarrier/internal/testcluster"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 // Bounds of a manager: docs/design.md section 12, and 64 pools of 4 connections and 64 for gates.
@@ -228,7 +229,15 @@ func (m *many) await(what string, holds func(*v1alpha1.SyncSchema) bool) {
 				left = append(left, fmt.Sprintf("%s: %+v", schema.Name, schema.Status.Conditions))
 			}
 		}
-		return len(left) == 0 && len(schemas.Items) == m.databases*m.schemas, nil
+		if len(left) > 0 || len(schemas.Items) != m.databases*m.schemas {
+			return false, nil
+		}
+		for i := range schemas.Items {
+			if err := gitops.Check(ctx, &schemas.Items[i]); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+		return true, nil
 	}, func() string { return fmt.Sprintf("%d left: %.3000s", len(left), strings.Join(left, "\n")) })
 }
 

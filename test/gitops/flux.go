@@ -3,6 +3,7 @@ package gitops
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -66,8 +67,27 @@ func FluxStatus(ctx context.Context, variant string, object *unstructured.Unstru
 	return status.InProgressStatus, nil
 }
 
-// healthCheckOf reads the expressions for a kind; nil: there are none.
+// healthCheckOf gives the expressions for a kind; nil: there are none.
 func healthCheckOf(variant, kind string) (*healthCheck, error) {
+	checks, err := healthChecks[variant]()
+	if err != nil {
+		return nil, err
+	}
+	for _, check := range checks {
+		if check.Kind == kind {
+			return &check, nil
+		}
+	}
+	return nil, nil
+}
+
+// healthChecks reads each variant once.
+var healthChecks = map[string]func() ([]healthCheck, error){
+	FluxHealth:         sync.OnceValues(func() ([]healthCheck, error) { return readHealthChecks(FluxHealth) }),
+	FluxHealthApproval: sync.OnceValues(func() ([]healthCheck, error) { return readHealthChecks(FluxHealthApproval) }),
+}
+
+func readHealthChecks(variant string) ([]healthCheck, error) {
 	text, err := files.Files.ReadFile(variant)
 	if err != nil {
 		return nil, err
@@ -84,27 +104,45 @@ func healthCheckOf(variant, kind string) (*healthCheck, error) {
 		if check.APIVersion != "syncbarrier.dev/v1alpha1" || check.Current == "" {
 			return nil, fmt.Errorf("%s: Flux would not take the check for %s %s", variant, check.APIVersion, check.Kind)
 		}
-		if check.Kind == kind {
-			return &check, nil
-		}
 	}
-	return nil, nil
+	return kustomization.Spec.HealthCheckExprs, nil
 }
 
-// isTrue evaluates an expression in the environment that Flux gives it: parsed and not checked, since it knows no types of ours.
-func isTrue(ctx context.Context, expression string, object *unstructured.Unstructured) (bool, error) {
-	environment, err := cel.NewEnv(
+// environment is the one that Flux evaluates expressions in.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.DefaultUTCTimeZone(true),
 		cel.CrossTypeNumericComparisons(true), cel.OptionalTypes(), ext.Strings(), ext.Sets(), ext.Encoders(),
 	)
+})
+
+// programs are the expressions met before, by their text: thousands of objects are judged in a run.
+var programs sync.Map
+
+// compile makes an expression ready as Flux does: parsed and not checked, since it knows no types of ours.
+func compile(expression string) (cel.Program, error) {
+	if known, ok := programs.Load(expression); ok {
+		return known.(cel.Program), nil //nolint:forcetypeassert // nothing else is stored
+	}
+	made, err := environment()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	parsed, issues := environment.Parse(expression)
+	parsed, issues := made.Parse(expression)
 	if issues.Err() != nil {
-		return false, issues.Err()
+		return nil, issues.Err()
 	}
-	program, err := environment.Program(parsed, cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100))
+	program, err := made.Program(parsed, cel.EvalOptions(cel.OptOptimize), cel.InterruptCheckFrequency(100))
+	if err != nil {
+		return nil, err
+	}
+	programs.Store(expression, program)
+	return program, nil
+}
+
+// isTrue evaluates an expression on an object.
+func isTrue(ctx context.Context, expression string, object *unstructured.Unstructured) (bool, error) {
+	program, err := compile(expression)
 	if err != nil {
 		return false, err
 	}

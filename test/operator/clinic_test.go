@@ -22,6 +22,7 @@ import (
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 // rows is how many rows the table has.
@@ -223,18 +224,22 @@ func (c *clinic) stopOperator() {
 	c.operator = nil
 }
 
+// schema and checkpoint read an object as it is at the moment, and check what every object must be whenever it is looked at.
 func (c *clinic) schema(ctx context.Context) *v1alpha1.SyncSchema {
 	GinkgoHelper()
 	var object v1alpha1.SyncSchema
 	Expect(suite.admin.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: "clinic"}, &object)).To(Succeed())
+	Expect(gitops.Check(ctx, &object)).To(Succeed(), "at every moment, for every tool")
 	return &object
 }
 
 func (c *clinic) checkpoint(ctx context.Context) *v1alpha1.BackfillCheckpoint {
+	GinkgoHelper()
 	var object v1alpha1.BackfillCheckpoint
 	if suite.admin.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: "clinic-title-norm"}, &object) != nil {
 		return &v1alpha1.BackfillCheckpoint{} // not made yet, or gone
 	}
+	Expect(gitops.Check(ctx, &object)).To(Succeed(), "at every moment, for every tool")
 	return &object
 }
 

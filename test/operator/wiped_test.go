@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/test/gitops"
 )
 
 var _ = Describe("A status that is taken away by hand whenever it says something new", func() {
@@ -93,6 +94,7 @@ func (w *wiped) wipe(ctx context.Context, object client.Object, name types.Names
 		if suite.admin.Get(ctx, name, object) != nil {
 			continue // not made yet
 		}
+		Expect(gitops.Check(context.WithoutCancel(ctx), object)).To(Succeed())
 		state := ""
 		switch o := object.(type) {
 		case *v1alpha1.SyncSchema:
