@@ -171,6 +171,31 @@ func TestApplyAgainChangesNothingAndSaysSo(t *testing.T) {
 	})
 }
 
+func TestASuspendedFileBeginsNothingAndSaysSo(t *testing.T) {
+	onBoth(t, func(t *testing.T, d target) {
+		clinicAtV6(t, d, 10)
+		before := d.contents(t)
+		suspended := strings.Replace(schemaV7, "  version: 7\n", "  version: 7\n  suspend: true\n", 1)
+		for _, verb := range [][]string{{"apply", "-f", "-"}, {"apply", "-f", "-", "--barrier-only"}} {
+			held := run(t, d, suspended, append(verb, "-o", "json")...).must(t, 3).json(t)
+			if message, _ := held["message"].(string); held["reason"] != "Suspended" || held["open"] != false || !strings.Contains(message, "spec.suspend is true") {
+				t.Errorf("%v says %v", verb, held)
+			}
+		}
+		if plan := run(t, d, suspended, "plan", "-f", "-").must(t, 0); !strings.Contains(plan.out, "version 6 -> 7") || !strings.Contains(plan.out, "spec.suspend is true") {
+			t.Errorf("plan says:\n%s", plan.out)
+		}
+		if after := d.contents(t); after != before {
+			t.Errorf("something was changed:\n%s\n--- before\n%s", after, before)
+		}
+		run(t, d, schemaV7, "apply", "-f", "-").must(t, 0)
+		open := run(t, d, suspended, "apply", "-f", "-").must(t, 0)
+		if !strings.Contains(open.out, "spec.suspend is true") || !strings.HasSuffix(open.out, "gate open: clinic version 7\n") {
+			t.Errorf("with nothing left to do it says:\n%s", open.out)
+		}
+	})
+}
+
 func TestRemoveShowsBeforeItDropsAndKeepsTheApplicationsData(t *testing.T) {
 	onBoth(t, func(t *testing.T, d target) {
 		clinicAtV6(t, d, 10)

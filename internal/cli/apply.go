@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/backfill"
 	"github.com/syncbarrier/syncbarrier/internal/barrier"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -25,7 +26,9 @@ func (p *Program) applyCommand() *cobra.Command {
 		Long: `Migrate behind one exclusive lock, raise the fence, run the declared backfills to their activation, and read the serve gate.
 
 Run it again at any time: what is done is agreed with, what is under way goes on where it stopped. It ends with 0 when the
-gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.`,
+gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.
+
+A file with spec.suspend begins nothing, as in a cluster: no barrier, no backfill, no activation. What the gate says is read and answered all the same.`,
 		Example: "  syncbarrier apply -f clinic.yaml --database postgres://app@db/clinic\n  syncbarrier apply -f clinic.yaml --database sqlite:clinic.db --timeout 10m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,6 +64,9 @@ type applyOutput struct {
 }
 
 func (p *Program) apply(ctx context.Context, s *session, onlyBarrier bool) error {
+	if s.suspended() {
+		return p.applySuspended(ctx, s)
+	}
 	if err := p.checkStandalone(ctx, s); err != nil {
 		return err
 	}
@@ -88,6 +94,31 @@ func (p *Program) apply(ctx context.Context, s *session, onlyBarrier bool) error
 	}
 	err = p.print(out, func(w io.Writer) { writeGate(w, s.target.Owner.Name, s.target.Version, verdict) })
 	if err == nil && !verdict.Open && !onlyBarrier {
+		return reported{exitGateClosed}
+	}
+	return err
+}
+
+// suspendedNote says what a suspended file means to apply.
+const suspendedNote = "spec.suspend is true: apply begins no barrier, no backfill and no activation; take it out of the file to go on"
+
+// applySuspended changes nothing, and answers by the gate as any other apply.
+func (p *Program) applySuspended(ctx context.Context, s *session) error {
+	gate, err := s.store.ReadServeGate(ctx, s.target.Version)
+	if err != nil {
+		return err
+	}
+	verdict := gate.Verdict()
+	out := applyOutput{
+		Reason: string(verdict.Reason), Message: verdict.Message, Stored: gate.StoredVersion, Version: s.target.Version,
+		Checkpoints: []string{}, Open: verdict.Open, Writable: verdict.Writable, Warnings: []string{suspendedNote},
+	}
+	if !verdict.Open { // as its condition Ready would say
+		out.Reason, out.Message = v1alpha1.ReasonSuspended, suspendedNote+". "+verdict.Message
+	}
+	p.say("note: %s", suspendedNote)
+	err = p.print(out, func(w io.Writer) { writeGate(w, s.target.Owner.Name, s.target.Version, verdict) })
+	if err == nil && !verdict.Open {
 		return reported{exitGateClosed}
 	}
 	return err

@@ -28,6 +28,9 @@ type session struct {
 	target storage.Target // of the file
 }
 
+// suspended says that the file wants nothing to begin.
+func (s *session) suspended() bool { return s.file != nil && s.file.Schema.Spec.Suspend }
+
 // need says what a verb needs.
 type need struct {
 	file        bool
@@ -48,6 +51,7 @@ func (p *Program) open(ctx context.Context, n need) (context.Context, *session, 
 	if err := p.readFile(s, n.file); err != nil {
 		return nil, nil, nil, err
 	}
+	n.create = n.create && !s.suspended()
 	address, err := p.address(s.file, n)
 	if err != nil {
 		return nil, nil, nil, err

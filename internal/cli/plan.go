@@ -37,6 +37,9 @@ Rows and times are estimates. The hash names exactly these locks and statements 
 			if err != nil {
 				return err
 			}
+			if s.suspended() {
+				plan.Decision.Warnings = append(plan.Decision.Warnings, suspendedNote)
+			}
 			return p.print(planJSON(plan, s.target), func(w io.Writer) { writePlan(w, plan, s.target, full) })
 		},
 	}

@@ -116,6 +116,9 @@ func (d *document) decode() error {
 	}
 	converted, err := sigsyaml.YAMLToJSONStrict(text)
 	if err != nil {
+		if merge := d.mergeProblem(); merge != nil {
+			return merge
+		}
 		return d.syntaxError(err)
 	}
 	strict, err := kjson.UnmarshalStrict(converted, &d.object)

@@ -228,6 +228,8 @@ func TestParseRefusesWhatIsNotOneSchemaWithItsCheckpoints(t *testing.T) {
 		"a key twice":             {edit(t, clinic, "  version: 7\n", "  version: 7\n  version: 8\n"), []string{`line 6: key "version" already set in map`}},
 		"a key twice, later on":   {clinic + "---\n" + edit(t, late, "  name: late\n", "  name: late\n  name: late\n"), []string{`line 27: key "name" already set in map`}},
 		"a key twice in JSON":     {`{"apiVersion": "a", "apiVersion": "b"}`, []string{`duplicate field "apiVersion"`}},
+		"a merge that overrides":  {"---\na: &a {x: 1}\nb:\n  <<: *a\n  x: 2\n", []string{"line 4: merge keys (<<) that override are not supported: this one brings \"x\""}},
+		"merges of the same key":  {"a: &a {x: 1}\nb: &b {x: 2}\nc: {<<: [*a, *b]}\n", []string{"line 3: merge keys (<<) that override are not supported"}},
 		"aliases to itself":       {"a: &a [*a]\n", []string{"once its aliases are followed"}},
 
 		// What the parsers would leave out in silence.
