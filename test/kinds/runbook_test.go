@@ -25,6 +25,8 @@ spec:
     spec: {containers: [{name: clinic, image: "clinic:7"}]}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: clinic-6f9c7d-abcde, namespace: shop}, spec: {containers: [{name: clinic, image: "clinic:7"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: clinic-name-search-0-abcde, namespace: shop}, spec: {containers: [{name: worker, image: "syncbarrier:dev"}]}}
 `
 
 // runbook runs every command of docs/runbook.md that calls kubectl, by the shell, as who follows it would. Those of our own plugin are
