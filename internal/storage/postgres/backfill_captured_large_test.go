@@ -66,6 +66,7 @@ func TestSeveralSourcesOfBothKinds(t *testing.T) {
 	for _, kinds := range [][2]storage.Changes{{storage.Capture, storage.Capture}, {storage.Capture, storage.CommitLog}, {storage.CommitLog, storage.Capture}} {
 		for _, partition := range []string{storage.AllPartitions, "a"} {
 			t.Run(fmt.Sprintf("todos %s, owners %s, row %s", kinds[0], kinds[1], partition), func(t *testing.T) {
+				t.Parallel()
 				var listed []string
 				if partition != storage.AllPartitions {
 					listed = []string{partition}

@@ -26,6 +26,7 @@ func TestAPassOverCapturedSourcesThatProvesNothingIsUnverifiable(t *testing.T) {
 	} {
 		for _, partition := range []string{storage.AllPartitions, storage.DefaultPartition} {
 			t.Run(name+", row "+partition, func(t *testing.T) {
+				t.Parallel()
 				var listed []string
 				if partition != storage.AllPartitions {
 					listed = []string{partition}

@@ -16,6 +16,7 @@ func TestAStatementDerivesRowsAndRemovesWhatIsGone(t *testing.T) {
 	} {
 		for _, partition := range []string{"a", "*"} {
 			t.Run(name+", row "+partition, func(t *testing.T) {
+				t.Parallel()
 				var listed []string
 				if partition != "*" {
 					listed = []string{partition}

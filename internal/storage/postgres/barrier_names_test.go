@@ -23,6 +23,7 @@ func TestNamesThatNeedQuotingWorkEndToEnd(t *testing.T) {
 	}
 	for what, name := range names {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t, Config{Schema: "Order Data"})
 			column := storage.Column{Name: "user", Type: storage.TypeString}
 			plain := storage.Table{

@@ -29,6 +29,7 @@ func TestSettingsOfUserSQLEndWithIt(t *testing.T) {
 		"a read only default":                "SET default_transaction_read_only = on;",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			app := quoteIdentifier(testdb.RoleName(t, testdb.Role(t, db.url, "app")))
 			db.exec("GRANT CREATE ON SCHEMA public TO " + app)
@@ -136,6 +137,7 @@ func TestSQLThatCannotRunInsideTheTransactionIsRefused(t *testing.T) {
 		"rows from a client that has none": {"COPY t FROM STDIN", "0A000"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.exec("CREATE TYPE st AS ENUM ('a')")
 			db.exec("CREATE TABLE t(s st)")
@@ -164,6 +166,7 @@ func TestSQLThatOnlyLooksLikeItRuns(t *testing.T) {
 		"a byte order mark and Windows ends": "CREATE TABLE w(\r\n i int\r\n);\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.exec("CREATE TYPE st AS ENUM ('a')")
 			db.exec("CREATE TABLE t(s st)")
@@ -188,6 +191,7 @@ func TestWrongSQLIsQuotedByVersionAndLineAndWithoutRows(t *testing.T) {
 		"an error of its own":   {"DO $$ BEGIN RAISE EXCEPTION 'mine'; END $$", []string{"mine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.exec("CREATE TABLE people(name text PRIMARY KEY)")
 			db.exec("INSERT INTO people VALUES ('SECRET-KEY')")
@@ -218,6 +222,7 @@ func TestSQLThatTouchesWhatIsOursIsRefused(t *testing.T) {
 		"a guard":            {"DROP FUNCTION syncbarrier_guard_marker() CASCADE", storage.CodeFenceBroken},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.mustApply(target(5))
 			db.refuses(withSQL(6, test.sql), test.code)

@@ -125,6 +125,7 @@ func TestAppendedColumnsRewriteEveryPayloadOnce(t *testing.T) {
 		{old: 9, now: 26, stored: "0001dd", rewritten: "00ffff03dd"},
 	} {
 		t.Run(fmt.Sprintf("from %d to %d columns", test.old, test.now), func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.mustApply(target(6, syncularNotes(test.old)))
 			db.exec(`INSERT INTO notes(_sync_partition, _sync_row_id, title, size, _sync_server_version, _sync_scopes, _sync_payload)
@@ -338,6 +339,7 @@ func TestTablesThatAreNotAsRecordedAreRefused(t *testing.T) {
 		"a table that is gone":                {"DROP TABLE todos", `"todos"`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := newBarrierDB(t)
 			db.mustApply(target(6, plainTodos(titleNorm), syncularNotes(3)))
 			db.exec(test.change)

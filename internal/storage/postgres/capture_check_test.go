@@ -224,6 +224,7 @@ func TestCheckFindsEachWayToWeakenCapture(t *testing.T) {
 		{"a type change is fine", `ALTER TABLE todos ALTER COLUMN title TYPE varchar(20), ALTER COLUMN id TYPE numeric`, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			store, program := newSource(t, sourceSQL)
 			spec := todosBy(byTenant)
 			spec.columns = nil
@@ -304,6 +305,7 @@ func TestCaptureRefusesSourcesItCannotSeeInFull(t *testing.T) {
 		{"a name for a key", `CREATE TABLE src (id regclass PRIMARY KEY)`, "src", "depends on the search_path"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			store, _ := newSource(t, c.sql)
 			spec := captureSpec{table: c.table, key: []string{"id"}}
 			err := store.inTx(testContext(t), "test", txOptions{}, func(ctx context.Context, tx pgx.Tx) error {

@@ -50,6 +50,7 @@ func TestCaptureWritesKeysAlikeWhateverTheSettingsOfTheWriter(t *testing.T) {
 		{name: "range", kind: "tstzrange", value: `'[2026-02-01 12:00+00,)'`, other: `'empty'`, text: `["2026-02-01 12:00:00+00",)`, otherText: "empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			store, url := newCatalog(t)
 			setup := connect(t, url)
 			setup.run(`CREATE TYPE mood AS ENUM ('so so', 'fine')`)

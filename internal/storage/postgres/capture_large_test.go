@@ -153,6 +153,7 @@ func TestCaptureLogsRangesOfEveryKindOfKey(t *testing.T) {
 			key: []string{"id"}, partition: byTenant, want: []string{`capture:todos/=a 2026-01-01 00:01:00+00..2026-01-14 21:20:00+00`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			store, program := newSource(t, c.sql)
 			capture(t, store, captureSpec{table: "todos", key: c.key, partition: c.partition})
 			program.run(`UPDATE todos SET title = 'y'`)

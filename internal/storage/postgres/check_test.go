@@ -79,6 +79,7 @@ var weakenings = []weakening{
 func TestEachWeakeningIsFoundAndPutBack(t *testing.T) {
 	for _, w := range weakenings {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			store, dsn := newCatalog(t)
 			raise(t, store, forAll(6))
 			admin := connect(t, dsn)

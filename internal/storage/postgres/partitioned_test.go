@@ -68,6 +68,7 @@ func TestAChildWhoseFenceIsOffIsNamed(t *testing.T) {
 	} {
 		for _, statement := range statements {
 			t.Run(statement, func(t *testing.T) {
+				t.Parallel()
 				store, program, dsn := newPartitionedLog(t)
 				program.run(statement)
 				finding := expectFinding(t, store, "public."+child, true)

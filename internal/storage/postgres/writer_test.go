@@ -99,6 +99,7 @@ func TestAWriterWhosePlanWentStaleIsToldToBeginAgain(t *testing.T) {
 
 // A writer that stands still in its transaction is ended by the server, and its locks with it.
 func TestAWriterWithoutAClientKeepsItsPartitionForABoundedTime(t *testing.T) {
+	t.Parallel()
 	db := queryDB(t, Config{})
 	tx, err := db.store.Begin(db.ctx, "a", 1)
 	if err != nil {
