@@ -129,7 +129,7 @@ func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *chec
 	}
 	lag, err := pass.lease.Store.ReplicationLag(ctx)
 	switch {
-	case storage.CodeOf(err) == storage.CodeAuthenticationFailed:
+	case storage.CodeOf(err) == storage.CodeRightMissing:
 		return nil, nil
 	case err != nil:
 		return nil, err

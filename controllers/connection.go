@@ -55,12 +55,13 @@ type Connection struct {
 	TLSCA, TLSCert, TLSKey Secret
 }
 
+// key is that of the pool, whatever the schema.
 func (c Connection) key() poolKey {
 	hash := sha256.New()
 	for _, part := range []Secret{c.URL, Secret(c.Pooler), c.TLSCA, c.TLSCert, c.TLSKey} {
 		_, _ = fmt.Fprintf(hash, "%d:%s;", len(part), string(part)) // a hash never fails to be written to
 	}
-	return poolKey{address: c.Address, user: c.User, schema: c.Schema, credentials: hex.EncodeToString(hash.Sum(nil))}
+	return poolKey{address: c.Address, user: c.User, credentials: hex.EncodeToString(hash.Sum(nil))}
 }
 
 // secretRetry is how often a Secret or ConfigMap that is missing is looked for. There is no watch on them: it would need the right to

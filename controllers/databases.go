@@ -15,20 +15,31 @@ import (
 
 // Bounds of what the manager opens (docs/design.md section 7, "Reconciling is not a place to wait").
 const (
-	// PoolConnections is how many connections an Opener may give a Store.
+	// PoolConnections is how many connections an Opener may give a Database.
 	PoolConnections = 4
 	maxPools        = 64
 	poolIdle        = 60 * time.Second
 	sweepEvery      = 15 * time.Second
 )
 
-// Opener opens the Store of a connection, with at most PoolConnections connections, and within three seconds. Its errors have the
-// codes of storage and never repeat a secret.
-type Opener func(ctx context.Context, c Connection) (storage.Store, error)
+// Database is an opened database, whose Stores share one pool of connections.
+type Database interface {
+	// Store gives the Store of a schema, to be used until the Database is closed. Errors are about that schema, or those of any Store.
+	Store(ctx context.Context, schema string) (storage.Store, error)
+	// Close ends all connections. One that is in use ends when its transaction does.
+	Close()
+}
 
-// Databases keeps the Stores that reconcilers use: one for each address, user, schema and set of credentials, 64 at most, closed after a
-// minute without use. A server that does not answer is left alone during a growing pause, so that one dead database slows nobody
-// else, and takes part in one barrier attempt at a time.
+// Opener opens the database of a connection, whatever its schema, with at most PoolConnections connections, and within three seconds. Its
+// errors have the codes of storage and never repeat a secret.
+type Opener func(ctx context.Context, c Connection) (Database, error)
+
+// Databases keeps the pools that reconcilers use: one for each address, database, user and set of credentials, 64 at most, closed after a
+// minute without use. All schemas of a database share its pool. A server that does not answer is left alone during a growing pause, so
+// that one dead database slows nobody else, and takes part in one barrier attempt at a time.
+//
+// Who waits for a connection of a pool has none, so that those who share it never wait for each other. The exception is a barrier: it has a
+// second one to watch the first, waits for that before it has a lock and not for long, and can do without (storage/postgres).
 type Databases struct {
 	open  Opener
 	clock clock.Clock
@@ -39,7 +50,7 @@ type Databases struct {
 	refused map[poolKey]*breaker // credentials that a server refused
 	closed  bool
 	leases  sync.WaitGroup
-	closing sync.WaitGroup // Stores that are being closed beside everything else
+	closing sync.WaitGroup // pools that are being closed beside everything else
 }
 
 // NewDatabases makes an empty set. A nil clock is the real one.
@@ -53,17 +64,17 @@ func NewDatabases(open Opener, c clock.Clock) *Databases {
 	}
 }
 
-// poolKey tells pools apart. A label of a Secret is no part of it, so touching one drops no pool.
-type poolKey struct{ address, user, schema, credentials string }
+// poolKey tells pools apart. A label of a Secret is no part of it, so touching one drops no pool. address has the database's name.
+type poolKey struct{ address, user, credentials string }
 
 type pool struct {
-	key    poolKey
-	store  storage.Store
-	server *server
-	opened chan struct{} // closed when opening it has ended
-	leases int
-	used   time.Time
-	stale  bool // no longer given out; closed with its last lease
+	key      poolKey
+	database Database // nil until it is opened
+	server   *server
+	opened   chan struct{} // closed when opening it has ended
+	leases   int
+	used     time.Time
+	stale    bool // no longer given out; closed with its last lease
 }
 
 // server is what is known of one address.
@@ -85,11 +96,27 @@ type Lease struct {
 	once      sync.Once
 }
 
-// Acquire gives the Store of a connection. It waits for nothing but its own dialling, or that of another pass which is the first to try
-// this server.
+// Acquire gives the Store of a connection. It waits for its own dialling, or that of another pass which is the first to try this server, and
+// the first time a schema is asked for, for one of the pool's connections.
 //
-// Errors: those of the Opener; a *waiting while the server, or these credentials, are left alone after a failure.
+// Errors: those of the Opener and of Database; a *waiting while the server, or these credentials, are left alone after a failure.
 func (d *Databases) Acquire(ctx context.Context, c Connection) (*Lease, error) {
+	lease, err := d.lease(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if lease.Store, err = lease.pool.database.Store(ctx, c.Schema); err != nil {
+		if ctx.Err() == nil {
+			lease.Report(err)
+		}
+		lease.Release()
+		return nil, err
+	}
+	return lease, nil
+}
+
+// lease gives a lease of the pool, without a Store.
+func (d *Databases) lease(ctx context.Context, c Connection) (*Lease, error) {
 	for {
 		lease, wait, err := d.tryAcquire(ctx, c)
 		if wait == nil {
@@ -114,7 +141,7 @@ func (d *Databases) tryAcquire(ctx context.Context, c Connection) (*Lease, <-cha
 	}
 	if p, ok := d.pools[c.key()]; ok {
 		defer d.mu.Unlock()
-		if p.store == nil {
+		if p.database == nil {
 			return nil, p.opened, nil
 		}
 		return d.leaseLocked(p, now), nil, nil
@@ -172,9 +199,9 @@ func (d *Databases) serverOf(name string) *server {
 	return at
 }
 
-// dial opens the Store of a pool that stands in the map already, without the lock.
+// dial opens a pool that stands in the map already, without the lock.
 func (d *Databases) dial(ctx context.Context, c Connection, p *pool) (*Lease, error) {
-	store, err := d.open(ctx, c)
+	database, err := d.open(ctx, c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer close(p.opened)
@@ -191,10 +218,10 @@ func (d *Databases) dial(ctx context.Context, c Connection, p *pool) (*Lease, er
 	}
 	if d.closed { // Close no longer waits for new leases
 		delete(d.pools, p.key)
-		store.Close()
+		database.Close()
 		return nil, operatorEnds()
 	}
-	p.store = store
+	p.database = database
 	p.server.healthy, p.server.breaker = true, breaker{}
 	delete(d.refused, p.key)
 	databasePools.Set(float64(len(d.pools)))
@@ -205,17 +232,17 @@ func (d *Databases) leaseLocked(p *pool, now time.Time) *Lease {
 	p.leases++
 	p.used = now
 	d.leases.Add(1)
-	return &Lease{Store: p.store, databases: d, pool: p}
+	return &Lease{databases: d, pool: p}
 }
 
-// makeRoom takes the pool that was not used for longest out of the map, if there are too many, and gives its Store to be closed.
-func (d *Databases) makeRoom() (storage.Store, error) {
+// makeRoom takes the pool that was not used for longest out of the map, if there are too many, and gives it to be closed.
+func (d *Databases) makeRoom() (Database, error) {
 	if len(d.pools) < maxPools {
 		return nil, nil
 	}
 	var oldest *pool
 	for _, p := range d.pools {
-		if p.leases == 0 && p.store != nil && (oldest == nil || p.used.Before(oldest.used)) {
+		if p.leases == 0 && p.database != nil && (oldest == nil || p.used.Before(oldest.used)) {
 			oldest = p
 		}
 	}
@@ -224,7 +251,7 @@ func (d *Databases) makeRoom() (storage.Store, error) {
 			message: fmt.Sprintf("all %d database pools of the operator are in use", maxPools)}
 	}
 	delete(d.pools, oldest.key)
-	return oldest.store, nil
+	return oldest.database, nil
 }
 
 // noteFailure lets the breakers know. It is called with the lock held.
@@ -255,22 +282,23 @@ func (d *Databases) abandon(at *server) {
 		return
 	}
 	for key, p := range d.pools {
-		if p.server != at || p.store == nil {
+		if p.server != at || p.database == nil {
 			continue
 		}
 		p.stale = true
 		delete(d.pools, key)
 		if p.leases == 0 {
-			d.closing.Go(p.store.Close)
+			d.closing.Go(p.database.Close)
 		}
 	}
 }
 
 // Report tells what an error of the Store says about the server. After a lost connection, a server that became read-only or refused
-// credentials the pool is not given out again: its other connections may go to the same dead end.
+// credentials the pool is not given out again: its other connections may go to the same dead end. What an error says of one schema, a right
+// that is missing there too, is nothing to the others.
 func (l *Lease) Report(err error) {
-	switch storage.ClassOf(err) {
-	case storage.ClassConnectionLost, storage.ClassCommitUnknown, storage.ClassReadOnly, storage.ClassAuthenticationFailed:
+	switch storage.CodeOf(err) {
+	case storage.CodeConnectionLost, storage.CodeCommitUnknown, storage.CodeReadOnly, storage.CodeAuthenticationFailed:
 	default:
 		return
 	}
@@ -306,7 +334,7 @@ func (l *Lease) Release() {
 		p.leases--
 		p.used = d.clock.Now()
 		if p.stale && p.leases == 0 {
-			d.closing.Go(p.store.Close) // which takes its time if the server does not answer
+			d.closing.Go(p.database.Close) // which takes its time if the server does not answer
 		}
 		d.mu.Unlock()
 		d.leases.Done()
@@ -317,11 +345,11 @@ func (l *Lease) Release() {
 func (d *Databases) CloseIdle() {
 	d.mu.Lock()
 	now := d.clock.Now()
-	var idle []storage.Store
+	var idle []Database
 	used := map[*server]bool{}
 	for key, p := range d.pools {
-		if p.leases == 0 && p.store != nil && now.Sub(p.used) >= poolIdle {
-			idle = append(idle, p.store)
+		if p.leases == 0 && p.database != nil && now.Sub(p.used) >= poolIdle {
+			idle = append(idle, p.database)
 			delete(d.pools, key)
 			continue
 		}
@@ -340,8 +368,8 @@ func (d *Databases) CloseIdle() {
 	}
 	databasePools.Set(float64(len(d.pools)))
 	d.mu.Unlock()
-	for _, store := range idle {
-		store.Close()
+	for _, database := range idle {
+		database.Close()
 	}
 }
 
@@ -354,7 +382,7 @@ func (d *Databases) Start(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses further use, waits until every lease is released, and closes all Stores. Leases end soon after the context of
+// Close refuses further use, waits until every lease is released, and closes all pools. Leases end soon after the context of
 // their pass, since every operation of a Store honours it.
 func (d *Databases) Close() {
 	d.mu.Lock()
@@ -368,8 +396,8 @@ func (d *Databases) Close() {
 	for _, p := range pools {
 		d.closing.Go(func() {
 			<-p.opened
-			if p.store != nil {
-				p.store.Close()
+			if p.database != nil {
+				p.database.Close()
 			}
 		})
 	}

@@ -27,9 +27,9 @@ var _ = Describe("Databases", func() {
 		ctx = context.Background()
 		clock = newStillClock()
 		opened.Store(0)
-		databases = NewDatabases(func(ctx context.Context, c Connection) (storage.Store, error) {
+		databases = NewDatabases(func(ctx context.Context, c Connection) (Database, error) {
 			opened.Add(1)
-			return openPostgres(ctx, c)
+			return openDatabase(ctx, c)
 		}, clock)
 		DeferCleanup(func() { databases.Close() })
 	})

@@ -65,9 +65,9 @@ func (w *world) newOperator() {
 	if w.databases != nil {
 		w.databases.Close()
 	}
-	w.databases = NewDatabases(func(ctx context.Context, c Connection) (storage.Store, error) {
+	w.databases = NewDatabases(func(ctx context.Context, c Connection) (Database, error) {
 		w.opened.Add(1)
-		return openPostgres(ctx, c)
+		return openDatabase(ctx, c)
 	}, w.clock)
 	DeferCleanup(w.databases.Close)
 	middle := func() float64 { return 0.5 }

@@ -32,7 +32,7 @@ var _ = Describe("The gate by HTTP", func() {
 	var server *httptest.Server
 	BeforeEach(func() {
 		g = newGate()
-		databases := NewDatabases(openPostgres, clock.Real{})
+		databases := NewDatabases(openDatabase, clock.Real{})
 		DeferCleanup(databases.Close)
 		gates := &Gates{Live: suite.operator, Databases: databases, Clock: clock.Real{}}
 		server = httptest.NewServer((&GateServer{Client: suite.operator, Gates: gates, Clock: clock.Real{}, Cluster: suite.identity}).Handler())
@@ -224,7 +224,7 @@ func managePods(g *gate) (stop func()) {
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
 	Expect(err).NotTo(HaveOccurred())
-	databases := NewDatabases(openPostgres, clock.Real{})
+	databases := NewDatabases(openDatabase, clock.Real{})
 	pods := &PodReconciler{
 		Client: mgr.GetClient(), Pods: mgr.GetCache(), Workloads: &Workloads{Live: mgr.GetAPIReader()},
 		Gates: &Gates{Live: mgr.GetAPIReader(), Databases: databases}, Events: mgr.GetEventRecorder("syncbarrier"),

@@ -149,9 +149,7 @@ func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Conne
 
 // database gives what is kept of the database that a connection leads to. Databases that nobody asked for in a while are forgotten.
 func (g *Gates) database(connection Connection) *gateDatabase {
-	key := connection.key()
-	key.schema = ""
-	now := g.now()
+	key, now := connection.key(), g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.databases == nil {
@@ -213,9 +211,12 @@ func (d *gateDatabase) readAll(ctx context.Context, g *Gates, connection Connect
 	return reads
 }
 
-// unanswered says that an error is about the server, and no answer to what was asked.
+// unanswered says that an error is about the server, and no answer to what was asked. A right that is missing in one schema is one.
 func unanswered(err error) bool {
 	var left *waiting
+	if storage.CodeOf(err) == storage.CodeRightMissing {
+		return false
+	}
 	return errors.As(err, &left) || storage.ClassOf(err).Retryable() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 

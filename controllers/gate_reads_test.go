@@ -61,13 +61,7 @@ var _ = Describe("Reading gates", func() {
 	}
 	BeforeEach(func() {
 		w = newWorld()
-		databases := NewDatabases(func(ctx context.Context, c Connection) (storage.Store, error) {
-			store, err := openPostgres(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return &countedStore{store, calls}, nil
-		}, w.clock)
+		databases := NewDatabases(wrapping(func(store storage.Store) storage.Store { return &countedStore{store, calls} }), w.clock)
 		DeferCleanup(databases.Close)
 		gates = &Gates{Live: suite.operator, Databases: databases, Clock: w.clock}
 		for _, name := range []string{"billing", "wards"} {

@@ -86,7 +86,7 @@ func (w *world) startManager() (ctrl.Manager, *Databases) {
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
 	})
 	Expect(err).NotTo(HaveOccurred())
-	databases := NewDatabases(openPostgres, nil)
+	databases := NewDatabases(openDatabase, nil)
 	schemas := &SyncSchemaReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Databases: databases, Events: mgr.GetEventRecorder("syncbarrier"),
 		Cluster: suite.identity, Image: "syncbarrier:test",

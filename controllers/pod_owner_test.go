@@ -96,7 +96,7 @@ var _ = Describe("The gate of a database that another SyncSchema manages", func(
 	})
 
 	It("is closed by HTTP", func() {
-		databases := NewDatabases(openPostgres, g.clock)
+		databases := NewDatabases(openDatabase, g.clock)
 		DeferCleanup(databases.Close)
 		gates := &Gates{Live: suite.operator, Databases: databases, Clock: g.clock}
 		handler := (&GateServer{Client: suite.operator, Gates: gates, Clock: g.clock, Cluster: suite.identity}).Handler()

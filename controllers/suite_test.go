@@ -134,13 +134,42 @@ func newNamespace(ctx context.Context) string {
 	return namespace.Name
 }
 
-// openPostgres is the Opener of specs: the real backend. cmd/manager has its own, which also knows certificates.
-func openPostgres(ctx context.Context, c Connection) (storage.Store, error) {
-	store, err := postgres.Open(ctx, postgres.Config{
-		URL: string(c.URL), Schema: c.Schema, Pooler: c.Pooler, MaxConnections: PoolConnections, ApplicationName: "syncbarrier-manager",
+// writerSample is how long a plan looks at the writers: whoever a spec has write holds its lock all that time.
+const writerSample = 300 * time.Millisecond
+
+// openDatabase is the Opener of specs: the real backend. cmd/manager has its own, which also knows certificates.
+func openDatabase(ctx context.Context, c Connection) (Database, error) {
+	database, err := postgres.OpenDatabase(ctx, postgres.Config{
+		URL: string(c.URL), Pooler: c.Pooler, MaxConnections: PoolConnections, ApplicationName: "syncbarrier-manager", WriterSample: writerSample,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", c.Address, err)
 	}
-	return store, nil
+	return database, nil
+}
+
+// openPostgres opens a Store for a spec alone.
+func openPostgres(ctx context.Context, c Connection) (storage.Store, error) {
+	return postgres.Open(ctx, postgres.Config{URL: string(c.URL), Schema: c.Schema, WriterSample: writerSample})
+}
+
+// wrapping is an Opener whose Stores are wrapped.
+func wrapping(wrap func(storage.Store) storage.Store) Opener {
+	return func(ctx context.Context, c Connection) (Database, error) {
+		database, err := openDatabase(ctx, c)
+		return &wrapped{database, wrap}, err
+	}
+}
+
+type wrapped struct {
+	Database
+	wrap func(storage.Store) storage.Store
+}
+
+func (w *wrapped) Store(ctx context.Context, schema string) (storage.Store, error) {
+	store, err := w.Database.Store(ctx, schema)
+	if err != nil {
+		return nil, err
+	}
+	return w.wrap(store), nil
 }

@@ -157,7 +157,7 @@ var _ = Describe("An operator that loses its lease", func() {
 		}))
 		var all sync.WaitGroup
 		for range 8 {
-			databases := NewDatabases(openPostgres, w.clock)
+			databases := NewDatabases(openDatabase, w.clock)
 			DeferCleanup(databases.Close)
 			other := &SyncSchemaReconciler{
 				Client: suite.operator, Live: suite.operator, Databases: databases, Clock: w.clock, Cluster: suite.identity, Image: "x",

@@ -56,13 +56,7 @@ var _ = Describe("Who writes to the sources without a version", func() {
 	It("is looked for once for a spec, however often its plan is made", func() {
 		w := newWorld()
 		counted := &plans{}
-		w.schemas.Databases = NewDatabases(func(ctx context.Context, c Connection) (storage.Store, error) {
-			store, err := openPostgres(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return &plannedStore{store, counted}, nil
-		}, w.clock)
+		w.schemas.Databases = NewDatabases(wrapping(func(store storage.Store) storage.Store { return &plannedStore{store, counted} }), w.clock)
 		DeferCleanup(w.schemas.Databases.Close)
 		w.apply(w.clinic(6))
 		w.bring()

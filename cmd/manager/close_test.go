@@ -15,7 +15,7 @@ func TestAllDatabasesAreClosedWithinOneBound(t *testing.T) {
 	}
 	var all []*controllers.Databases
 	for range 4 {
-		databases := controllers.NewDatabases(openStore, nil)
+		databases := controllers.NewDatabases(openDatabase, nil)
 		lease, err := databases.Acquire(t.Context(), connection)
 		if err != nil {
 			t.Fatal(err)

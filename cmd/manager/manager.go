@@ -46,8 +46,8 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	databases := controllers.NewDatabases(openStore, clock.Real{})
-	forGates := controllers.NewDatabases(openGateStore, clock.Real{})
+	databases := controllers.NewDatabases(openDatabase, clock.Real{})
+	forGates := controllers.NewDatabases(openForGates, clock.Real{})
 	if err := addControllers(ctx, mgr, databases, forGates, o); err != nil {
 		return err
 	}

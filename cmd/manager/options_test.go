@@ -68,7 +68,7 @@ func TestCertificatesLeaveNoFile(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
 	started := time.Now()
-	store, err := openStore(t.Context(), controllers.Connection{
+	store, err := openDatabase(t.Context(), controllers.Connection{
 		Address: "127.0.0.1:1/app", URL: "postgres://app:password-one@127.0.0.1:1/app?sslmode=verify-full",
 		TLSCA: "no-certificate", TLSCert: "no-certificate", TLSKey: "key-material",
 	})

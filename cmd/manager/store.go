@@ -8,26 +8,25 @@ import (
 	"path/filepath"
 
 	"github.com/syncbarrier/syncbarrier/controllers"
-	"github.com/syncbarrier/syncbarrier/internal/storage"
 	"github.com/syncbarrier/syncbarrier/internal/storage/postgres"
 )
 
-// openStore is the controllers' Opener: the one place where the operator chooses a backend.
+// openDatabase is the controllers' Opener: the one place where the operator chooses a backend.
 //
 // The certificates of a connection come from Secrets, and the driver reads them from files, once, while the pool is opened. So they are in
 // a folder of this process alone for that long.
-func openStore(ctx context.Context, c controllers.Connection) (storage.Store, error) {
-	return openStoreOf(ctx, c, controllers.PoolConnections)
+func openDatabase(ctx context.Context, c controllers.Connection) (controllers.Database, error) {
+	return openWith(ctx, c, controllers.PoolConnections)
 }
 
-// openGateStore is the Opener of what only reads gates.
-func openGateStore(ctx context.Context, c controllers.Connection) (storage.Store, error) {
-	return openStoreOf(ctx, c, controllers.GateConnections)
+// openForGates is the Opener of what only reads gates.
+func openForGates(ctx context.Context, c controllers.Connection) (controllers.Database, error) {
+	return openWith(ctx, c, controllers.GateConnections)
 }
 
-func openStoreOf(ctx context.Context, c controllers.Connection, connections int32) (storage.Store, error) {
+func openWith(ctx context.Context, c controllers.Connection, connections int32) (controllers.Database, error) {
 	config := postgres.Config{
-		URL: string(c.URL), Schema: c.Schema, Pooler: c.Pooler,
+		URL: string(c.URL), Pooler: c.Pooler,
 		MaxConnections: connections, ApplicationName: "syncbarrier-manager",
 	}
 	if c.TLSCA == "" && c.TLSCert == "" && c.TLSKey == "" {
@@ -42,12 +41,12 @@ func openStoreOf(ctx context.Context, c controllers.Connection, connections int3
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("write the certificates of %s for the driver: %w", c.Address, err), os.RemoveAll(folder))
 	}
-	store, err := openPostgres(ctx, config)
+	database, err := openPostgres(ctx, config)
 	if removal := os.RemoveAll(folder); removal != nil && err == nil {
-		store.Close()
+		database.Close()
 		return nil, fmt.Errorf("remove the certificates of %s: %w", c.Address, removal)
 	}
-	return store, err
+	return database, err
 }
 
 // writeSecret writes a text to a file that this user alone can read. Without a text there is no file, and the path becomes empty.
@@ -59,10 +58,10 @@ func writeSecret(path *string, text controllers.Secret) error {
 	return os.WriteFile(*path, []byte(string(text)), 0o600)
 }
 
-func openPostgres(ctx context.Context, config postgres.Config) (storage.Store, error) {
-	store, err := postgres.Open(ctx, config)
+func openPostgres(ctx context.Context, config postgres.Config) (controllers.Database, error) {
+	database, err := postgres.OpenDatabase(ctx, config)
 	if err != nil {
-		return nil, err // not store: a nil *postgres.Store is no nil storage.Store
+		return nil, err // not database: a nil *postgres.Database is no nil controllers.Database
 	}
-	return store, nil
+	return database, nil
 }

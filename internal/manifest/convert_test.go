@@ -257,7 +257,7 @@ func TestEveryClassThatAPersonSeesIsADocumentedReason(t *testing.T) {
 	}
 	for _, class := range []storage.Class{
 		storage.ClassLockTimeout, storage.ClassDeadlock, storage.ClassSerialization, storage.ClassCancelled, storage.ClassConnectionLost,
-		storage.ClassCommitUnknown, storage.ClassReadOnly, storage.ClassAuthenticationFailed, storage.ClassPreviousVersionOpen,
+		storage.ClassCommitUnknown, storage.ClassReadOnly, storage.ClassAuthenticationFailed, storage.ClassThrottled, storage.ClassPreviousVersionOpen,
 		storage.ClassInvalidSpec, storage.ClassInvalidSQL, storage.ClassNotTransactional, storage.ClassVersionRegression,
 		storage.ClassContentDrift, storage.ClassLayoutMismatch, storage.ClassConflict, storage.ClassFenceBroken,
 		storage.ClassVerificationFailed, storage.ClassNotConverging, storage.ClassUnverifiable,

@@ -80,12 +80,16 @@ const (
 	CodeCancelled Code = "sync.storage.cancelled"
 	// CodeConnectionLost: the database cannot be reached, or went away.
 	CodeConnectionLost Code = "sync.storage.connection_lost"
+	// CodeConnectionsBusy: none of our own connections to the database was free in time. The database may be well.
+	CodeConnectionsBusy Code = "sync.storage.connections_busy"
 	// CodeCommitUnknown: the connection was lost while COMMIT was under way.
 	CodeCommitUnknown Code = "sync.storage.commit_unknown"
 	// CodeReadOnly: the server takes no writes (a standby, or set read only).
 	CodeReadOnly Code = "sync.storage.read_only"
 	// CodeAuthenticationFailed: the server refused the credentials or the rights are missing to connect.
 	CodeAuthenticationFailed Code = "sync.storage.authentication_failed"
+	// CodeRightMissing: the role is let in and lacks the right to do one thing there.
+	CodeRightMissing Code = "sync.storage.right_missing"
 	// CodeInternal: anything that has no class of its own.
 	CodeInternal Code = "sync.storage.internal"
 )
@@ -104,6 +108,7 @@ const (
 	ClassCommitUnknown        Class = "CommitUnknown"
 	ClassReadOnly             Class = "ReadOnly"
 	ClassAuthenticationFailed Class = "AuthenticationFailed"
+	ClassThrottled            Class = "Throttled"
 	ClassPreviousVersionOpen  Class = "PreviousVersionOpen"
 )
 
@@ -140,7 +145,7 @@ const (
 
 var retryable = map[Class]bool{
 	ClassLockTimeout: true, ClassDeadlock: true, ClassSerialization: true, ClassCancelled: true, ClassConnectionLost: true,
-	ClassCommitUnknown: true, ClassReadOnly: true, ClassAuthenticationFailed: true, ClassPreviousVersionOpen: true,
+	ClassCommitUnknown: true, ClassReadOnly: true, ClassAuthenticationFailed: true, ClassThrottled: true, ClassPreviousVersionOpen: true,
 }
 
 // Retryable says whether an error of this class passes without a person.
@@ -179,9 +184,11 @@ var classOfCode = map[Code]Class{
 	CodeSerialization:               ClassSerialization,
 	CodeCancelled:                   ClassCancelled,
 	CodeConnectionLost:              ClassConnectionLost,
+	CodeConnectionsBusy:             ClassThrottled,
 	CodeCommitUnknown:               ClassCommitUnknown,
 	CodeReadOnly:                    ClassReadOnly,
 	CodeAuthenticationFailed:        ClassAuthenticationFailed,
+	CodeRightMissing:                ClassAuthenticationFailed,
 	CodeInternal:                    ClassInternal,
 }
 

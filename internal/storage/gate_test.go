@@ -49,7 +49,7 @@ func TestTheGateIsOpenOnlyIfNothingIsMissing(t *testing.T) {
 func TestEveryCodeHasAClassAndOnlyWhatPassesIsRetryable(t *testing.T) {
 	pass := map[Class]bool{
 		ClassLockTimeout: true, ClassDeadlock: true, ClassSerialization: true, ClassCancelled: true, ClassConnectionLost: true,
-		ClassCommitUnknown: true, ClassReadOnly: true, ClassAuthenticationFailed: true, ClassPreviousVersionOpen: true,
+		ClassCommitUnknown: true, ClassReadOnly: true, ClassAuthenticationFailed: true, ClassThrottled: true, ClassPreviousVersionOpen: true,
 	}
 	for code, class := range classOfCode {
 		if !strings.HasPrefix(string(code), "sync.storage.") {

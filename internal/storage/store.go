@@ -11,7 +11,7 @@ const CatalogProtocol = 1
 
 // Store is one database schema that carries a barrier. All methods are safe for concurrent use, bound every wait, honour the
 // context, and return errors whose CodeOf and ClassOf are meaningful. Any method may return CodeConnectionLost,
-// CodeAuthenticationFailed, CodeReadOnly, CodeCancelled, CodeLockTimeout and CodeNewerCatalog; the others are named.
+// CodeAuthenticationFailed, CodeRightMissing, CodeConnectionsBusy, CodeReadOnly, CodeCancelled, CodeLockTimeout and CodeNewerCatalog; the others are named.
 type Store interface {
 	Barriers
 	Writers

@@ -354,7 +354,7 @@ func (s *Store) RecordError(ctx context.Context, claim storage.Claim, message st
 	})
 }
 
-// ReplicationLag is the largest time by which a standby's replay is behind, 0 without any. CodeAuthenticationFailed if the role may not
+// ReplicationLag is the largest time by which a standby's replay is behind, 0 without any. CodeRightMissing if the role may not
 // see the standbys: a limit that nobody can measure would not be kept.
 func (s *Store) ReplicationLag(ctx context.Context) (time.Duration, error) {
 	var lag float64
@@ -367,7 +367,7 @@ func (s *Store) ReplicationLag(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if hidden > 0 {
-		return 0, storage.Refuse(storage.CodeAuthenticationFailed, "read the replication lag: the role may not see the standbys").
+		return 0, storage.Refuse(storage.CodeRightMissing, "read the replication lag: the role may not see the standbys").
 			WithHint("grant it pg_monitor, or set no maxReplicationLagSeconds")
 	}
 	return time.Duration(lag * float64(time.Second)), nil

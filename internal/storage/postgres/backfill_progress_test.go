@@ -150,7 +150,7 @@ func TestReplicationLagIsThatOfTheSlowestStandby(t *testing.T) {
 
 	blind := openStore(t, Config{URL: testdb.Role(t, url, "blind")})
 	_, err := blind.ReplicationLag(testContext(t))
-	wantRefusal(t, err, storage.CodeAuthenticationFailed, "pg_monitor")
+	wantRefusal(t, err, storage.CodeRightMissing, "pg_monitor")
 }
 
 func TestTheRowsOfATableThatWasNeverAnalyzedAreNotGuessed(t *testing.T) {

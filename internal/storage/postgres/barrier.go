@@ -172,7 +172,9 @@ func (b *barrier) carryOut(ctx context.Context, seen view) (storage.BarrierResul
 		statementTimeout: b.statement,
 	}
 	err := b.store.inTx(ctx, b.what(), o, func(ctx context.Context, tx pgx.Tx) error {
-		run = barrierTx{barrier: b, tx: tx, started: started}
+		watch := b.store.newWatch(ctx)
+		defer watch.close(ctx)
+		run = barrierTx{barrier: b, tx: tx, watch: watch, started: started}
 		return run.run(ctx, seen)
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 type barrierTx struct {
 	*barrier
 	tx      pgx.Tx
+	watch   *waitWatch
 	started time.Time     // when the attempt began to wait
 	locked  time.Time     // when it had its locks
 	wait    time.Duration // for a lock that a step turns out to need
@@ -75,11 +76,10 @@ func (t *barrierTx) boundSteps(ctx context.Context, seen view) error {
 
 // change does all of it while another connection watches what it waits for.
 func (t *barrierTx) change(ctx context.Context, before storage.Facts, decision storage.Decision) error {
-	watch, err := t.store.watchWaits(ctx, t.tx, t.wait, t.timeout)
-	if err != nil {
+	if err := t.watch.begin(ctx, t.tx, t.wait, t.timeout); err != nil {
 		return err
 	}
-	return watch.end(ctx, t.changeWatched(ctx, before, decision))
+	return t.watch.end(ctx, t.changeWatched(ctx, before, decision))
 }
 
 // changeWatched goes in the order that the parts need: the steps; whether they led to what is declared; marker and layouts; the

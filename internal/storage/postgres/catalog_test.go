@@ -114,7 +114,7 @@ func TestInstallingWithoutTheRightSaysSo(t *testing.T) {
 	startProgram(connect(t, dsn)) // the tables belong to another role
 	store := openStore(t, Config{URL: testdb.Role(t, dsn, "nobody")})
 	err := tryInstall(testContext(t), store)
-	expectCode(t, err, storage.CodeAuthenticationFailed)
+	expectCode(t, err, storage.CodeRightMissing)
 	if !strings.Contains(err.Error(), "grant the right") {
 		t.Errorf("error %v", err)
 	}

@@ -30,6 +30,8 @@ const (
 	stateNoSchema      = "3F000"
 )
 
+const hintRight = "grant the right to the role that Syncbarrier connects as"
+
 // codeOfState maps states that mean the same wherever they appear.
 var codeOfState = map[string]storage.Code{
 	stateLockTimeout: storage.CodeLockTimeout,
@@ -51,7 +53,7 @@ var codeOfState = map[string]storage.Code{
 	stateReadOnly:    storage.CodeReadOnly,
 	stateNoDatabase:  storage.CodeInvalidSpec,
 	stateNoSchema:    storage.CodeInvalidSpec,
-	stateNoPrivilege: storage.CodeAuthenticationFailed,
+	stateNoPrivilege: storage.CodeRightMissing,
 }
 
 // translate is the one place where what PostgreSQL and the network say becomes a *storage.Error. what says what was being
@@ -93,7 +95,7 @@ func translateState(pgErr *pgconn.PgError, what string) error {
 	}
 	translated := &storage.Error{Code: code, Message: what, Err: withoutValues(pgErr)}
 	if pgErr.Code == stateNoPrivilege {
-		translated.Hint = "grant the right to the role that Syncbarrier connects as"
+		translated.Hint = hintRight
 	}
 	return translated
 }
@@ -143,6 +145,8 @@ func translateConnect(err error, what string) error {
 	switch state := sqlState(err); {
 	case state == stateNoParameter, strings.HasPrefix(state, "22"):
 		return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: withoutDetail(err)}
+	case state == stateNoPrivilege:
+		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err), Hint: hintRight}
 	case state != "":
 		return translate(err, what)
 	case isCertificate(err):

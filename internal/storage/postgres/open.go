@@ -1,10 +1,8 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,7 +35,7 @@ type Config struct {
 	// URL is postgres://user:password@host:port/database?parameters. Host and user must be in it: nothing of the environment or the
 	// disk takes part, no PG* variable, password file, service file or default certificate.
 	URL string
-	// Schema is the database schema that everything lives in; "": public.
+	// Schema is the database schema that everything lives in; "": public. OpenDatabase takes no notice of it.
 	Schema string
 	// Pooler is PoolerNone ("" too) or PoolerTransaction.
 	Pooler string
@@ -61,32 +59,16 @@ type Config struct {
 // Errors: CodeInvalidSpec for a URL or setting that cannot be right, a database or schema that does not exist, a server older than
 // PostgreSQL 14; CodeConnectionLost, CodeAuthenticationFailed.
 func Open(ctx context.Context, config Config) (*Store, error) {
-	pool, address, err := newPool(ctx, config)
+	database, err := OpenDatabase(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{
-		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, silenceMargin: defaultSilenceMargin,
-		pooled:  config.Pooler == PoolerTransaction,
-		queries: map[string]storage.RegisteredQuery{}, writerSample: cmp.Or(config.WriterSample, defaultWriterSample),
-	}
-	s.schemaName = config.Schema
-	if s.schemaName == "" {
-		s.schemaName = defaultSchema
-	}
-	s.schema = quoteIdentifier(s.schemaName)
-	for _, query := range config.Queries {
-		s.queries[query.Name] = query
-	}
-	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	if err := s.learn(bounded); err != nil {
-		pool.Close()
-		if storage.CodeOf(err) == storage.CodeCancelled && ctx.Err() == nil {
-			return nil, storage.Refuse(storage.CodeConnectionLost, "connect to %s: no answer within %s", address, connectTimeout)
-		}
+	s, err := database.find(ctx, config.Schema)
+	if err != nil {
+		database.Close()
 		return nil, err
 	}
+	s.alone = true
 	return s, nil
 }
 
@@ -146,46 +128,6 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 	poolConfig.HealthCheckPeriod = idleClose / 4
 	poolConfig.PingTimeout = connectTimeout
 	return poolConfig, target.address(), nil
-}
-
-// learn finds out what the server takes, and refuses one that is too old or lacks the schema.
-func (s *Store) learn(ctx context.Context) error {
-	var version int
-	var schemaExists bool
-	what := "look at " + s.address
-	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `
-			SELECT current_setting('server_version_num')::integer,
-			       EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)`,
-			s.schemaName).Scan(&version, &schemaExists)
-	})
-	if err != nil {
-		return err
-	}
-	if version < oldestServer {
-		return storage.Refuse(storage.CodeInvalidSpec, "%s is PostgreSQL %d.%d; 14 is the oldest that is supported",
-			s.address, version/10000, version%10000)
-	}
-	if !schemaExists {
-		return storage.Refuse(storage.CodeInvalidSpec, "%s has no schema %q", s.address, s.schemaName).
-			WithHint("create it, or name another one")
-	}
-	s.settings.transactionTimeout = version >= 170000
-	return s.learnConnectionCheck(ctx, what)
-}
-
-// learnConnectionCheck finds out whether the server's platform can notice a client that is gone while a statement runs. Where it
-// cannot, setting the interval is an error.
-func (s *Store) learnConnectionCheck(ctx context.Context, what string) error {
-	err := s.inTx(ctx, what, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_connection_check_interval = %d", milliseconds(connectionCheck)))
-		return err
-	})
-	if err != nil && sqlState(err) == "" {
-		return err
-	}
-	s.settings.connectionCheck = err == nil
-	return nil
 }
 
 // errURL is the sentence for a URL that cannot be read. What is wrong with it is not said, because the place where it goes wrong can

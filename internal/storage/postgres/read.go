@@ -40,7 +40,7 @@ func (s *Store) tryReadOnce(ctx context.Context, what string, collect func(pgx.R
 	}
 	defer func() {
 		err = unanswered(ctx, conn.Conn(), err)
-		release(ctx, conn, false)
+		s.release(ctx, conn, false)
 	}()
 	s.allow(conn.Conn(), readTimeout)
 

@@ -7,28 +7,21 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
 var _ storage.Store = (*Store)(nil)
 
-// Store is one schema of a PostgreSQL database that carries a barrier. Open makes it.
+// Store is one schema of a PostgreSQL database that carries a barrier. Open makes it, or Database.Store.
 type Store struct {
-	pool       *pgxpool.Pool
-	schema     string // the quoted identifier, as it stands in SQL text
-	schemaName string // the bare name, as it stands in the system catalogs
-	pooled     bool   // a pooler in transaction mode is in between: nothing may be set for a session
-	queries    map[string]storage.RegisteredQuery
-	settings   sessionSettings
-	// acquireTimeout bounds the wait for one of the pool's connections.
-	acquireTimeout time.Duration
-	// silenceMargin is how long an answer is waited for beyond the time that the server has for a statement.
-	silenceMargin time.Duration
-	writerSample  time.Duration // how long a plan looks at the writers
-	address       string        // host:port/database, for messages
-	backfills     backfillMemory
+	*connections
+	alone        bool   // nobody else has these connections: they end with the Store
+	schema       string // the quoted identifier, as it stands in SQL text
+	schemaName   string // the bare name, as it stands in the system catalogs
+	queries      map[string]storage.RegisteredQuery
+	writerSample time.Duration // how long a plan looks at the writers
+	backfills    backfillMemory
 }
 
 // querier is what reads and writes have in common, inside a transaction or on the pool.
@@ -46,9 +39,12 @@ func (s *Store) sql(text string) string {
 // named is the full name of a table or function of ours, for messages.
 func (s *Store) named(name string) string { return s.schemaName + "." + name }
 
-// Close ends all connections. A connection that is in use ends when its transaction does. It is idempotent.
+// Close ends all connections. A connection that is in use ends when its transaction does. It is idempotent. A Store that a Database gave
+// has no connections of its own, and closing it does nothing.
 func (s *Store) Close() {
-	s.pool.Close()
+	if s.alone {
+		s.pool.Close()
+	}
 }
 
 // quoteIdentifier quotes a name for use in SQL text.

@@ -21,7 +21,7 @@ const (
 	defaultStatementTimeout = 60 * time.Second
 	idleInTransaction       = 10 * time.Second
 	connectionCheck         = 5 * time.Second
-	defaultAcquireTimeout   = 10 * time.Second // for one of the pool's connections to become free
+	defaultAcquireTimeout   = 10 * time.Second // for one of the connections to become free
 	rollbackTimeout         = 2 * time.Second
 )
 
@@ -59,16 +59,22 @@ func (s *Store) tryTx(ctx context.Context, what string, o txOptions, fn func(ctx
 		return err
 	}
 	mark := &closeMark{}
-	defer func() { release(ctx, conn, mark.set) }()
+	defer func() { s.release(ctx, conn, mark.set) }()
+	return s.onConn(context.WithValue(ctx, closeMarkKey{}, mark), conn, what, o, fn)
+}
 
+// onConn runs fn in one transaction on a connection. ctx has its closeMark.
+func (s *Store) onConn(ctx context.Context, conn *pgxpool.Conn, what string, o txOptions, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	tx, err := s.begin(ctx, conn, o)
 	if err != nil {
 		return translate(err, what+": begin")
 	}
-	if err := fn(context.WithValue(ctx, closeMarkKey{}, mark), tx); err != nil {
+	if err := fn(ctx, tx); err != nil {
 		err = unanswered(ctx, conn.Conn(), err)
 		rollback(ctx, tx)
-		mark.set = mark.set || sqlState(err) == stateReadOnly
+		if sqlState(err) == stateReadOnly {
+			closeConnection(ctx)
+		}
 		return err
 	}
 	return commit(ctx, tx, what)
@@ -146,35 +152,6 @@ func (s *Store) pinnedSQL() string {
 	return b.String()
 }
 
-// acquire takes a connection of the pool. The wait is bounded: all connections may be busy.
-func (s *Store) acquire(ctx context.Context, what string) (*pgxpool.Conn, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.acquireTimeout)
-	defer cancel()
-	conn, err := s.pool.Acquire(bounded)
-	switch {
-	case err == nil:
-		boundedOf(conn.Conn().PgConn().Conn()).allow(answerTimeout)
-		return conn, nil
-	case ctx.Err() == nil && bounded.Err() != nil:
-		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.address, s.acquireTimeout)
-	default:
-		return nil, translateConnect(err, what+": connect to "+s.address)
-	}
-}
-
-// release gives a connection back to the pool, or ends it.
-func release(ctx context.Context, conn *pgxpool.Conn, end bool) {
-	if !end {
-		boundedOf(conn.Conn().PgConn().Conn()).allow(connectTimeout) // what comes next is to find out whether it still answers
-		conn.Release()                                               // it ends the connection by itself if a transaction is still open on it, or it is broken
-		return
-	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	// The connection is given up; how its end went changes nothing for anybody.
-	_ = conn.Hijack().Close(bounded)
-}
-
 // rollback undoes a transaction in bounded time, also when ctx has ended. If it fails, release ends the connection, which undoes
 // the transaction too.
 func rollback(ctx context.Context, tx pgx.Tx) {
@@ -207,7 +184,11 @@ func commit(ctx context.Context, tx pgx.Tx, what string) error {
 
 type closeMarkKey struct{}
 
+// closeMark is with everything that is done inside of a transaction of ours.
 type closeMark struct{ set bool }
+
+// holdsConnection says that ctx is that of a transaction of ours, which has a connection.
+func holdsConnection(ctx context.Context) bool { return ctx.Value(closeMarkKey{}) != nil }
 
 // closeConnection makes inTx end the connection of ctx's transaction instead of giving it back to the pool: SQL of a user has
 // run on it, which may have left anything in the session (docs/design.md section 3, "Locks of a barrier").

@@ -78,7 +78,7 @@ func TestErrorsOfTheServerGetTheirCodes(t *testing.T) {
 		{"ours", raised("sync.storage.fence_guard", "table x"), storage.CodeFenceGuard},
 		{"another program's", raised("fence_guard", ""), storage.CodeInternal},
 		{"syntax", "SELEC", storage.CodeInternal},
-		{"no privilege", "SET ROLE pg_read_all_data; SELECT pg_reload_conf()", storage.CodeAuthenticationFailed},
+		{"no privilege", "SET ROLE pg_read_all_data; SELECT pg_reload_conf()", storage.CodeRightMissing},
 		{"shut down", state("57P01"), storage.CodeConnectionLost},
 		{"too many connections", state("53300"), storage.CodeConnectionLost},
 		{"authentication", state("28P01"), storage.CodeAuthenticationFailed},
@@ -359,15 +359,15 @@ func TestALocalSettingEndsWithItsTransaction(t *testing.T) {
 
 func TestAllConnectionsBusyIsBounded(t *testing.T) {
 	store := openStore(t, Config{URL: testdb.Postgres(t), MaxConnections: 1})
-	held, err := store.pool.Acquire(testContext(t))
+	held, err := store.acquire(testContext(t), "hold")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Release()
+	defer store.release(testContext(t), held, false)
 	store.acquireTimeout = 100 * time.Millisecond
 	_, err = store.Identity(testContext(t))
-	expectCode(t, err, storage.CodeConnectionLost)
-	if err != nil && !strings.Contains(err.Error(), "no connection") {
+	expectCode(t, err, storage.CodeConnectionsBusy)
+	if err != nil && !strings.Contains(err.Error(), "none of the 1 connections") {
 		t.Errorf("error %v", err)
 	}
 }

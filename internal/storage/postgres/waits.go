@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -16,8 +17,11 @@ import (
 // say which table it was, so that nobody could be told and the next attempt could not wait for it first. And the SQL can switch
 // the lock timeout off, so the watch ends a wait that goes beyond its bound. It also ends at once a wait for somebody who waits for us:
 // nothing but a deadlock can come of it, of which the other could become the victim.
+//
+// Its connection is one of the pool's, and is kept until the barrier ends: while locks are held nobody else's work may be in the way of a look.
 type waitWatch struct {
 	store *Store
+	conn  *pgxpool.Conn // nil while it has none
 	pid   int
 	every time.Duration // the pause between two looks
 	bound time.Duration // the longest wait that is let be
@@ -28,29 +32,59 @@ type waitWatch struct {
 	awaits *tableLock // what the session waited for when it was last looked at
 }
 
-// watchWaits begins to watch the session of a transaction whose waits end after the given time, unless its SQL has switched that off: then
-// after the bound. The caller ends it with end before the transaction ends.
-func (s *Store) watchWaits(ctx context.Context, tx pgx.Tx, wait, bound time.Duration) (*waitWatch, error) {
-	w := &waitWatch{store: s, every: max(2*time.Millisecond, wait/4), bound: bound}
-	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&w.pid); err != nil {
-		return nil, err
+const whatWatch = "watch the barrier's session"
+
+// besideWait is how long a barrier that holds no lock yet waits for its watch to have a connection.
+const besideWait = time.Second
+
+// newWatch takes the connection of a watch before the barrier has locks. Where none is free the watch tries again with each look: the barrier
+// can do without. The caller ends it with close.
+func (s *Store) newWatch(ctx context.Context) *waitWatch {
+	w := &waitWatch{store: s}
+	w.conn, _ = s.acquireBeside(ctx, whatWatch, besideWait) // a server that is gone is the barrier's own to find out
+	return w
+}
+
+// close gives the connection back.
+func (w *waitWatch) close(ctx context.Context) {
+	if w.conn != nil {
+		w.store.release(ctx, w.conn, false)
+		w.conn = nil
 	}
-	watched, stop := context.WithCancel(ctx)
+}
+
+// begin begins to watch the session of a transaction whose waits end after the given time, unless its SQL has switched that off: then
+// after the bound. The caller ends it with end before the transaction ends.
+func (w *waitWatch) begin(ctx context.Context, tx pgx.Tx, wait, bound time.Duration) error {
+	w.every, w.bound = max(2*time.Millisecond, wait/4), bound
+	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&w.pid); err != nil {
+		return err
+	}
+	// Its own mark: what closes the barrier's connection does not close this one.
+	watched, stop := context.WithCancel(context.WithValue(ctx, closeMarkKey{}, &closeMark{}))
 	w.stop = stop
 	w.done.Go(func() { w.run(watched) })
-	return w, nil
+	return nil
 }
 
 func (w *waitWatch) run(ctx context.Context) {
 	for pause(ctx, w.every) == nil {
 		// A look that fails costs the name of a table in an error, nothing else, so its own error is nobody's concern.
 		_ = w.look(ctx)
+		if w.conn != nil && w.conn.Conn().IsClosed() {
+			w.close(ctx)
+		}
 	}
 }
 
 // look notes what is waited for, and ends the wait if it must end. A wait for a row is a wait for the transaction that holds it; the table is then that of the row's own lock.
-func (w *waitWatch) look(ctx context.Context) error {
-	return w.store.inTx(ctx, "watch the barrier's session", txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+func (w *waitWatch) look(ctx context.Context) (err error) {
+	if w.conn == nil {
+		if w.conn, err = w.store.acquireBeside(ctx, whatWatch, 0); err != nil {
+			return err
+		}
+	}
+	return w.store.onConn(ctx, w.conn, whatWatch, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
 		awaits := &tableLock{mode: accessExclusive}
 		var hopeless bool
 		err := tx.QueryRow(ctx, `

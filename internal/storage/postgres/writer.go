@@ -29,7 +29,7 @@ func (s *Store) Begin(ctx context.Context, partition string, writerVersion int64
 	}
 	tx, err := s.begin(ctx, conn, txOptions{})
 	if err != nil {
-		release(ctx, conn, false)
+		s.release(ctx, conn, false)
 		return nil, translate(err, what+": begin")
 	}
 	return &writer{store: s, conn: conn, tx: tx, partition: partition, version: writerVersion}, nil
@@ -263,7 +263,7 @@ func (w *writer) end(ctx context.Context, undo bool) {
 		rollback(ctx, w.tx)
 	}
 	broken := w.foreign && !w.store.resetSession(ctx, w.conn)
-	release(ctx, w.conn, broken)
+	w.store.release(ctx, w.conn, broken)
 	w.conn = nil
 }
 

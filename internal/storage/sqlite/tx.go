@@ -216,7 +216,7 @@ func (s *Store) acquire(ctx context.Context, what string) (*sql.Conn, error) {
 		}
 		return conn, nil
 	case ctx.Err() == nil && bounded.Err() != nil:
-		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: no connection to %s was free within %s", what, s.path, acquireTimeout)
+		return nil, storage.Refuse(storage.CodeConnectionsBusy, "%s: no connection to %s was free within %s", what, s.path, acquireTimeout)
 	default:
 		if gone := s.checkSameFile(what); ctx.Err() == nil && gone != nil {
 			return nil, gone // why it could not be opened
