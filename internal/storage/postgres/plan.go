@@ -70,6 +70,11 @@ func (s *Store) planIn(ctx context.Context, tx pgx.Tx, b *barrier, seen view) (s
 	for _, lock := range seen.locks {
 		plan.Locks = append(plan.Locks, storage.LockNote{Table: s.lockName(lock), Mode: lock.mode.String()})
 	}
+	missing, err := s.missingRights(ctx, tx, seen.locks, seen.decision)
+	if err != nil {
+		return storage.Plan{}, err
+	}
+	plan.Decision.Warnings = append(slices.Clone(plan.Decision.Warnings), missing...)
 	r, err := s.rendererFor(ctx, tx, b.types)
 	if err != nil {
 		return storage.Plan{}, err

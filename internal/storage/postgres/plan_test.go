@@ -193,3 +193,49 @@ func TestAPlanWithoutSourcesDoesNotLookAtWriters(t *testing.T) {
 		t.Errorf("planning took %s", took)
 	}
 }
+
+func TestAPlanNamesTheRightsThatApplyWouldLack(t *testing.T) {
+	db := newBarrierDB(t)
+	db.exec("CREATE TABLE todos (id bigint PRIMARY KEY, tenant text NOT NULL, title text)")
+	db.exec("CREATE TABLE totals (id bigint PRIMARY KEY, total bigint)")
+	role := testdb.Role(t, db.url, "planner")
+	name := quoteIdentifier(testdb.RoleName(t, role))
+	db.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+	db.exec("GRANT USAGE ON SCHEMA public TO " + name)
+	db.exec("GRANT SELECT ON totals TO " + name)
+	wanted := target(7, plainTodos(titleNorm), storage.Table{Name: "totals", Layout: storage.Plain, PrimaryKey: []string{"id"},
+		Columns: []storage.Column{{Name: "id", Type: storage.TypeInteger}, {Name: "total", Type: storage.TypeInteger}}})
+	sums := normCheckpoint("sums", 7)
+	sums.Backfill = storage.Backfill{Update: &storage.Update{Table: "totals", Set: map[string]string{"total": "0"}}}
+	sums.Sources, sums.Verify = []storage.Source{{Table: "todos", Changes: storage.CommitLog, Keys: "SELECT id FROM changed"}}, nil
+	wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 7), sums}
+	store := openStore(t, Config{URL: role})
+	missing := func() (found []string) {
+		t.Helper()
+		plan, err := store.Plan(db.ctx, wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, warning := range plan.Decision.Warnings {
+			if strings.HasPrefix(warning, "apply would be refused: ") {
+				found = append(found, warning)
+			}
+		}
+		return found
+	}
+	all := missing()
+	for i, part := range []string{`alter table "todos"`, `fill table "totals" the role needs SELECT and UPDATE`, `CREATE on schema "public"`} {
+		if len(all) != 3 || !strings.Contains(all[i], part) {
+			t.Fatalf("it warns of %q, want %q in warning %d", all, part, i)
+		}
+	}
+	db.exec("GRANT UPDATE ON totals TO " + name)
+	db.exec("GRANT CREATE ON SCHEMA public TO " + name)
+	db.exec("ALTER TABLE todos OWNER TO " + name)
+	if all := missing(); len(all) != 0 {
+		t.Errorf("it warns of %q", all)
+	}
+	if _, err := store.EnsureSchema(db.ctx, wanted, storage.Attempt{Number: 1}); err != nil {
+		t.Errorf("apply with these rights: %v", err)
+	}
+}
