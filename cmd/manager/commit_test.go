@@ -26,8 +26,8 @@ func (e *environment) testCommitLost(t *testing.T) {
 	namespace := e.namespace(t)
 	url := testdb.Postgres(t)
 	db := open(t, url)
-	between, through := newProxy(t, url)
-	e.secret(t, namespace, "clinic", through)
+	way := testdb.NewWay(t, url)
+	e.secret(t, namespace, "clinic", way.URL)
 	const name = "commit-lost"
 	first := e.startManager(t, 0, "--leader-election-name="+name)
 	e.apply(t, namespace, 1, "")
@@ -44,12 +44,12 @@ func (e *environment) testCommitLost(t *testing.T) {
 			t.Errorf("the SQL of version %d ran %d times and was recorded %d times, want once", version, runs, history)
 		}
 	}
-	lost := between.loseCommit()
+	lost := way.LoseCommit()
 	e.apply(t, namespace, 2, fmt.Sprintf(once, 2, 2))
 	await(t, "the COMMIT to be lost", lost)
 	expectOnce(2)
 
-	lost = between.loseCommit()
+	lost = way.LoseCommit()
 	e.apply(t, namespace, 3, fmt.Sprintf(once, 3, 3))
 	await(t, "the COMMIT to be lost", lost)
 	if err := first.command.Process.Kill(); err != nil {

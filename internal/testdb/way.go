@@ -1,15 +1,18 @@
 package testdb
 
 import (
+	"bytes"
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // Way leads to a database through this process. It passes everything on until
 // it is told to swallow it: then the server seems to be one that accepts
-// connections, acknowledges what is sent to it, and never answers.
+// connections, acknowledges what is sent to it, and never answers. It can lose
+// the answer to a COMMIT too.
 type Way struct {
 	// URL is that of the database, by this way.
 	URL string
@@ -18,6 +21,7 @@ type Way struct {
 	server   string
 	passing  sync.RWMutex // held for reading while bytes pass, and for writing while frozen
 	thawed   func()
+	lose     atomic.Pointer[chan struct{}] // told of the next COMMIT of a barrier; nil: nobody waits for one
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -72,6 +76,15 @@ func (w *Way) Thaw() {
 	}
 }
 
+// LoseCommit makes the next COMMIT of a barrier reach the server, and its
+// answer nobody: the connection is cut once the server has answered, which
+// closes the channel.
+func (w *Way) LoseCommit() <-chan struct{} {
+	told := make(chan struct{})
+	w.lose.Store(&told)
+	return told
+}
+
 // Cut ends all connections.
 func (w *Way) Cut() {
 	w.mu.Lock()
@@ -91,14 +104,32 @@ func (w *Way) serve(client net.Conn) {
 	w.mu.Lock()
 	w.conns = append(w.conns, client, server)
 	w.mu.Unlock()
+	var lost atomic.Pointer[chan struct{}] // a COMMIT that was sent, whose answer is to be lost
 	var back sync.WaitGroup
-	back.Go(func() { w.pass(server, client) })
-	w.pass(client, server)
+	back.Go(func() {
+		w.pass(server, client, func([]byte) bool {
+			told := lost.Load()
+			if told != nil {
+				close(*told) // the server has answered
+			}
+			return told == nil
+		})
+	})
+	recorded := false
+	w.pass(client, server, func(sent []byte) bool {
+		recorded = recorded || bytes.Contains(sent, []byte("INSERT INTO")) && bytes.Contains(sent, []byte("sync_barrier_history"))
+		if recorded && bytes.Contains(sent, []byte("commit\x00")) {
+			recorded = false // the connection's next transaction is none of a barrier
+			lost.Store(w.lose.Swap(nil))
+		}
+		return true
+	})
 	back.Wait()
 }
 
-// pass copies until a side ends, and ends the other then.
-func (w *Way) pass(from, to net.Conn) {
+// pass copies until a side ends, or until may forbids it, and ends the other
+// side then.
+func (w *Way) pass(from, to net.Conn, may func([]byte) bool) {
 	defer func() { _ = to.Close() }()
 	buffer := make([]byte, 64<<10)
 	for {
@@ -107,9 +138,12 @@ func (w *Way) pass(from, to net.Conn) {
 			return
 		}
 		w.passing.RLock()
-		_, err = to.Write(buffer[:n])
+		passes := may(buffer[:n])
+		if passes {
+			_, err = to.Write(buffer[:n])
+		}
 		w.passing.RUnlock()
-		if err != nil {
+		if err != nil || !passes {
 			return
 		}
 	}
