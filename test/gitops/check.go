@@ -91,7 +91,7 @@ func rules(conditions []metav1.Condition, generation int64) (want status.Status,
 	}
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if ready == nil {
-		return status.InProgressStatus, errors.Join(wrong, errors.New("Ready is always there"))
+		return status.InProgressStatus, errors.Join(wrong, errors.New("there is no condition Ready"))
 	}
 	reconciles := meta.FindStatusCondition(conditions, v1alpha1.ConditionReconciling)
 	stalls := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)

@@ -45,7 +45,7 @@ func TestWhatIsWrongWithAStatusIsFound(t *testing.T) {
 		name, state, want string
 		wrong             func(*v1alpha1.SyncSchema)
 	}{
-		{"no Ready", "applied", "Ready is always there", func(s *v1alpha1.SyncSchema) { ready(s).Type = "Other" }},
+		{"no Ready", "applied", "there is no condition Ready", func(s *v1alpha1.SyncSchema) { ready(s).Type = "Other" }},
 		{"a condition of an older generation", "applied", "Ready is of generation 0", func(s *v1alpha1.SyncSchema) { ready(s).ObservedGeneration = 0 }},
 		{"a condition without its time", "applied", "Ready has no time", func(s *v1alpha1.SyncSchema) { ready(s).LastTransitionTime = metav1.Time{} }},
 		{"a reason that belongs elsewhere", "applied", "the reason Backfilling does not go with Current", func(s *v1alpha1.SyncSchema) {
