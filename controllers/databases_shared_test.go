@@ -66,7 +66,7 @@ var _ = Describe("A pool of one database", func() {
 		GinkgoHelper()
 		started := time.Now()
 		var all sync.WaitGroup
-		queue := make(chan int)
+		queue := make(chan int, schemas) // so that it ends where workers fail
 		for range 16 {
 			all.Go(func() {
 				defer GinkgoRecover()

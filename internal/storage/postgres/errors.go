@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -164,10 +165,35 @@ func withoutDetail(err error) error {
 	}
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) {
-		return connect.Unwrap()
+		return eachOnce(connect.Unwrap())
 	}
 	return err
 }
+
+// eachOnce says each thing once. The driver tries every address with and without TLS, and joins what it met by line ends: a server that is not
+// there is told twice, with its address three times in each.
+func eachOnce(err error) error {
+	var parts []string
+	for part := range strings.SplitSeq(err.Error(), "\n") {
+		part = strings.TrimPrefix(part, "hostname resolving error: ")
+		if _, dialled, ok := strings.Cut(part, ": dial error: "); ok {
+			part = dialled // has the address too
+		}
+		if !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	return &connectFailure{message: strings.Join(parts, "; "), err: err}
+}
+
+// connectFailure is the failure of a connection attempt in other words.
+type connectFailure struct {
+	message string
+	err     error
+}
+
+func (e *connectFailure) Error() string { return e.message }
+func (e *connectFailure) Unwrap() error { return e.err }
 
 // quoted goes from the first quotation mark, of whatever language the server speaks, to the last: a value can hold some itself.
 // Behind "invalid byte sequence for encoding" come the bytes.

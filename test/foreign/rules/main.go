@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Scenario is what Prometheus sees in a number of minutes.
+// Scenario is what Prometheus sees in a number of minutes. internal/testforeign has these types too, and says why.
 type Scenario struct {
 	Name    string    `json:"name"`
 	Begin   time.Time `json:"begin"`
@@ -60,7 +60,9 @@ func run(file string, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	var scenarios []Scenario
-	if err := json.NewDecoder(in).Decode(&scenarios); err != nil {
+	asked := json.NewDecoder(in)
+	asked.DisallowUnknownFields()
+	if err := asked.Decode(&scenarios); err != nil {
 		return fmt.Errorf("scenarios: %w", err)
 	}
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
