@@ -71,12 +71,11 @@ deploy: ## Install the operator into the cluster, for all namespaces; IMG=... na
 
 .PHONY: undeploy
 undeploy: ## Remove the operator from the cluster. SyncSchemas and their definitions stay, see docs/uninstall.md.
-	kubectl delete -l app.kubernetes.io/name=syncbarrier \
-	  mutatingwebhookconfigurations,validatingwebhookconfigurations # first: nobody answers them from here on
+	kubectl delete --ignore-not-found mutatingwebhookconfigurations,validatingwebhookconfigurations syncbarrier # first: nobody answers them from here on
 	kubectl delete --ignore-not-found -k config/manager
 	kubectl delete --ignore-not-found -k config/rbac
-	kubectl delete -l app.kubernetes.io/name=syncbarrier \
-	  clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings
+	kubectl delete --ignore-not-found validatingadmissionpolicies,validatingadmissionpolicybindings syncbarrier-start-gate
+	kubectl delete --ignore-not-found clusterroles,clusterrolebindings syncbarrier-webhook syncbarrier-start-gate # no others: config/namespaced has some
 
 .PHONY: run
 run: ## Run the operator on this machine for the cluster; IMG=... names the image of its workers, ARGS=... adds options.

@@ -78,10 +78,16 @@ func (e *environment) testMake(t *testing.T) {
 	e.database(t, namespace)
 	e.apply(t, namespace, 1, "")
 
+	root, err := testcluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.kubectl(t, "", "apply", "-f", filepath.Join(root, "config", "namespaced", "cluster_identity.yaml")) // of an installation that goes on
 	e.make(t, "undeploy")
 	const clusterWide = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
-	if left := e.kubectl(t, "", "get", clusterWide, "-l", "app.kubernetes.io/name=syncbarrier", "-o", "name"); left != "" {
-		t.Errorf("make undeploy leaves %s", left)
+	const others = "clusterrole.rbac.authorization.k8s.io/syncbarrier-cluster-identity\nclusterrolebinding.rbac.authorization.k8s.io/syncbarrier-cluster-identity"
+	if left := e.kubectl(t, "", "get", clusterWide, "-l", "app.kubernetes.io/name=syncbarrier", "-o", "name"); strings.TrimSpace(left) != others {
+		t.Errorf("make undeploy leaves %s, want what is another installation's", left)
 	}
 	if left := e.kubectl(t, "", "get", "namespace", systemNamespace, "--ignore-not-found", "-o", "name"); left != "" {
 		t.Errorf("make undeploy leaves %s", left)
@@ -89,10 +95,6 @@ func (e *environment) testMake(t *testing.T) {
 	e.kubectl(t, "", "get", "syncschema", "clinic", "-n", namespace) // it stays
 
 	e.make(t, "dist", "IMG="+image)
-	root, err := testcluster.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	images, err := os.ReadFile(filepath.Join(root, "dist", "images.txt"))
 	if err != nil || string(images) != image+"\n" {
 		t.Errorf("dist/images.txt has %q, %v, want the one image", images, err)
