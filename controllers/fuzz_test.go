@@ -127,7 +127,7 @@ var _ = Describe("Specs at random", func() {
 		w.bring()
 		stored := w.schema()
 		reasons := map[string]int{}
-		for round := range 250 {
+		for round := range 150 {
 			m := &mutator{Rand: rand.New(rand.NewPCG(seed, uint64(round))), rate: []float64{0.02, 0.1, 0.5}[round%3]}
 			object := w.clinic([]int32{6, 7, 8}[m.IntN(3)])
 			object.UID = types.UID(fmt.Sprint("random-", round))

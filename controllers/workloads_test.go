@@ -201,6 +201,65 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(6))
 	})
 
+	DescribeTable("are held without loss where their kind makes new pods beside the old ones, from before the barrier to the withdrawal:",
+		func(kind, name string, of func() func(*corev1.Pod)) {
+			owned := of()
+			pods := func(version string) []*corev1.Pod {
+				GinkgoHelper()
+				return []*corev1.Pod{
+					g.pod(name+"-"+version+"-0", "clinic="+version, owned), g.pod(name+"-"+version+"-1", "clinic="+version, owned),
+				}
+			}
+			states := func(pods []*corev1.Pod) []string {
+				GinkgoHelper()
+				return []string{g.state(pods[0]), g.state(pods[1])}
+			}
+			old := pods("6")
+			g.look()
+			g.started(old...)
+			g.apply(g.clinic(7, whenPodsWait))
+			object, _ := g.pass()
+			expectWaiting(object.Status.Conditions, v1alpha1.ReasonWaitingForPods, kind+" "+name+" has 0 of 2")
+			fresh := pods("7")
+			g.look()
+			g.started(fresh...)
+			Expect(states(fresh)).To(HaveEach(unmigrated))
+
+			By("the barrier, once only the gate holds them")
+			object, _ = g.pass()
+			Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7))
+			Expect(object.Status.Workloads).To(ConsistOf(
+				v1alpha1.WorkloadStatus{Kind: kind, Name: name, Version: 6, Gated: 2, Ready: 2, Hold: v1alpha1.HoldLossless},
+				v1alpha1.WorkloadStatus{Kind: kind, Name: name, Version: 7, Gated: 2, Hold: v1alpha1.HoldLossless},
+			))
+			Expect(condition(object, v1alpha1.ConditionWorkloadsSafe).Status).To(Equal(metav1.ConditionTrue))
+			g.look()
+			Expect(states(old)).To(HaveEach(open), "they go on reading")
+			Expect(states(fresh)).To(HaveEach(backfilling))
+
+			By("the activation, and their being Ready")
+			g.bring()
+			g.look()
+			Expect(states(fresh)).To(HaveEach(open))
+			g.started(fresh[0])
+			g.look()
+			Expect(states(old)).To(HaveEach(open), "one of two is not enough")
+			g.started(fresh[1])
+			g.look()
+			Expect(states(old)).To(HaveEach("False Superseded"))
+			Expect(states(fresh)).To(HaveEach(open))
+		},
+		Entry("a DaemonSet that surges", "DaemonSet", "agent", func() func(*corev1.Pod) {
+			owned := g.daemonSet("agent", 2)
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":"100%","maxUnavailable":0}}}}`))
+			Expect(suite.admin.Patch(g.ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "agent"}}, patch)).To(Succeed())
+			return owned
+		}),
+		Entry("an Argo Rollout with a preview", "Rollout", "canary", func() func(*corev1.Pod) {
+			return g.rollout("canary", "{replicas: 2, strategy: {blueGreen: {activeService: clinic}}}")
+		}),
+	)
+
 	It("have the SyncSchema looked at when the gate or its pods change, and not otherwise", func() {
 		told := func() int {
 			count := 0
