@@ -15,7 +15,7 @@ const (
 // An unmodified third-party program in its old and its new version, all the time: the old one is shut out whole by the barrier, the new one sees
 // nothing, and the backfill ends.
 func TestAMillionAccountsUnderTheLoadOfPgbench(t *testing.T) {
-	b := newBank(t, 10)
+	b := newBank(t, 1_000_000)
 	old := b.oldProgram()
 	current := load{options: newProgram, clients: 4}.begin(b)
 

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,14 +23,14 @@ type bank struct {
 	conn *pgx.Conn
 }
 
-// newBank makes the tables of pgbench, 100,000 accounts for each unit of scale, and brings them to version 1. Each account belongs to one of 16
-// tenants. The history says which version wrote it.
-func newBank(t *testing.T, scale int) *bank {
+// newBank makes the tables of pgbench, with so many accounts, and brings them to version 1. Each account belongs to one of 16 tenants. The
+// history says which version wrote it.
+func newBank(t *testing.T, accounts int) *bank {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	b := &bank{T: t, ctx: ctx, url: testdb.Postgres(t)}
-	output, err := exec.CommandContext(ctx, testdb.Program(t, "pgbench"), "-i", "-q", "-s", fmt.Sprint(scale), b.url).CombinedOutput()
+	output, err := exec.CommandContext(ctx, testdb.Program(t, "pgbench"), "-i", "-q", "-s", fmt.Sprint(max(accounts/100_000, 1)), b.url).CombinedOutput()
 	if err != nil {
 		t.Fatalf("pgbench -i: %v\n%s", err, output)
 	}
@@ -39,6 +40,7 @@ func newBank(t *testing.T, scale int) *bank {
 	t.Cleanup(func() { _ = b.conn.Close(context.WithoutCancel(ctx)) })
 	b.exec(`ALTER TABLE pgbench_history ADD COLUMN writer text DEFAULT coalesce(current_setting('syncbarrier.writer_version', true), '')`)
 	b.exec(`ALTER TABLE pgbench_accounts ADD COLUMN tenant text NOT NULL GENERATED ALWAYS AS ('t' || (aid % 16)::text) STORED`)
+	b.exec(fmt.Sprintf(`DELETE FROM pgbench_accounts WHERE aid > %d`, accounts)) // pgbench makes 100,000 at least
 	b.exec(`VACUUM ANALYZE pgbench_accounts`)
 	if code, output := b.run("apply", "-f", b.file(schemaOne)); code != 0 {
 		t.Fatalf("apply version 1: exit %d\n%s", code, output)
@@ -107,7 +109,7 @@ func (c change) yaml() string {
 ` + listed + `    sources: [{table: pgbench_accounts, changes: Capture, columns: [abalance, filler]}]
     backfill:
       update: {table: pgbench_accounts, set: {digest: "abalance || ':' || filler"}}
-      batchRows: ` + fmt.Sprint(max(c.batchRows, 1000)) + `
+      batchRows: ` + fmt.Sprint(cmp.Or(c.batchRows, 1000)) + `
       maxRowsPerSecond: ` + fmt.Sprint(c.perSecond) + `
     verify: [{name: none-missing, query: SELECT aid FROM pgbench_accounts WHERE digest IS NULL}]
 `

@@ -8,11 +8,31 @@ import (
 	"time"
 )
 
+// fewAccounts are gone over in a hundred batches, each of which meets the program, as more accounts are in larger ones. The program comes back
+// to a row the sooner.
+const (
+	fewAccounts = 20_000
+	fewRows     = fewAccounts / 100
+)
+
 // Scripts of programs that have no deadlock without us.
 const (
+	// transfers is pgbench's own workload for so few accounts.
+	transfers = `
+\set aid random(1, 20000)
+\set tid random(1, 10)
+\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = 1;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (:tid, 1, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+`
 	// hotRow: each transaction changes a row of its own and then the one row that all want.
 	hotRow = `
-\set aid random(2, 100000)
+\set aid random(2, 20000)
 BEGIN;
 UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;
 UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 1;
@@ -48,20 +68,21 @@ func TestBackfillsEndUnderEachKindOfLoad(t *testing.T) {
 		activations int64
 		snapshots   bool // its transactions fail where rows changed under them, also without us
 	}{
-		{name: "16 tenants, all at once", change: change{partition: byTenant}, load: load{clients: 4}, activations: 1},
-		{name: "16 tenants, each by itself", change: change{partition: byTenant, listed: tenants}, load: load{clients: 4}, activations: 16},
-		{name: "16 slices", change: change{partition: "{hash: 16}"}, load: load{clients: 4}, activations: 1},
-		{name: "16 slices, by locks of rows", change: change{partition: "{hash: 16}", listed: "[default]"}, load: load{clients: 4}, activations: 1},
-		{name: "one partition, by locks of rows", change: change{listed: "[default]"}, load: load{clients: 4}, activations: 1},
+		{name: "16 tenants, all at once", change: change{partition: byTenant}, load: load{clients: 4, script: transfers}, activations: 1},
+		{name: "16 tenants, each by itself", change: change{partition: byTenant, listed: tenants}, load: load{clients: 4, script: transfers}, activations: 16},
+		{name: "16 slices", change: change{partition: "{hash: 16}"}, load: load{clients: 4, script: transfers}, activations: 1},
+		{name: "16 slices, by locks of rows", change: change{partition: "{hash: 16}", listed: "[default]"}, load: load{clients: 4, script: transfers}, activations: 1},
+		{name: "one partition, by locks of rows", change: change{listed: "[default]"}, load: load{clients: 4, script: transfers}, activations: 1},
 		{name: "a hot row", change: change{listed: "[default]"}, load: load{clients: 8, script: hotRow}, activations: 1},
 		{name: "a hot row, each tenant by itself", change: change{partition: byTenant, listed: tenants}, load: load{clients: 8, script: hotRow}, activations: 16},
 		{name: "two rows in opposite orders", change: change{listed: "[default]"}, load: load{clients: 8, script: opposite}, activations: 1},
-		{name: "repeatable read", change: change{partition: "{hash: 16}"}, load: load{clients: 4, options: repeatableRead}, activations: 1, snapshots: true},
-		{name: "serializable", change: change{partition: byTenant}, load: load{clients: 4, options: serializable}, activations: 1, snapshots: true},
+		{name: "repeatable read", change: change{partition: "{hash: 16}"}, load: load{clients: 4, script: transfers, options: repeatableRead}, activations: 1, snapshots: true},
+		{name: "serializable", change: change{partition: byTenant}, load: load{clients: 4, script: transfers, options: serializable}, activations: 1, snapshots: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // two at a time: most of the time goes by in pauses
-			b := newBank(t, 1)
+			b := newBank(t, fewAccounts)
+			test.change.batchRows = fewRows
 			if test.load.options == "" {
 				test.load.options = newProgram
 			}
@@ -91,7 +112,7 @@ func TestBackfillsEndUnderEachKindOfLoad(t *testing.T) {
 
 // A worker that is killed leaves nothing half done: the next one goes on, and what is activated is right.
 func TestKilledApplies(t *testing.T) {
-	b := newBank(t, 1)
+	b := newBank(t, 100_000)
 	current := load{options: newProgram, clients: 4}.begin(b)
 	file := b.file(change{partition: byTenant, batchRows: 500, perSecond: 15_000}.yaml())
 	random := rand.New(rand.NewPCG(3, 20))
