@@ -50,7 +50,7 @@ const (
 	// ReasonSecretMissing appears when a Secret, ConfigMap or key that the spec names is missing or empty, or the operator may not read it;
 	// the message then names the right that it lacks.
 	ReasonSecretMissing = "SecretMissing"
-	// ReasonThrottled appears when a backfill stands still because of its own limits, such as the lag of a replica.
+	// ReasonThrottled appears when work stands still because of its own limits, such as the lag of a replica or the number of connections.
 	ReasonThrottled = "Throttled"
 	// ReasonWorkerPending appears when the worker's Job or pod does not start; the message has its own words.
 	ReasonWorkerPending = "WorkerPending"
