@@ -361,18 +361,27 @@ var _ = Describe("Writing the condition of a pod", func() {
 			{"type":"other.example/gate","status":"True","lastTransitionTime":"2026-01-02T00:00:00Z"}]}}`)
 		const looks = 60
 		var kubelet sync.WaitGroup
+		ended := make(chan struct{})
+		end := sync.OnceFunc(func() { close(ended) })
+		defer end()            // also where an expectation fails
 		seen := pod.DeepCopy() // an answer is written into the object that was sent
 		kubelet.Go(func() {
 			defer GinkgoRecover()
-			for i := range 4 * looks { // a look makes more requests than it does
+			for i := 0; ; i++ {
 				status := []string{"True", "False"}[i%2]
 				g.patchStatus(seen, `{"status":{"conditions":[{"type":"ContainersReady","status":"`+status+`"},{"type":"Ready","status":"False"}]}}`)
+				select {
+				case <-ended:
+					return
+				default:
+				}
 			}
 		})
 		for i := range looks {
 			g.annotate(pod, v1alpha1.AnnotationRequires, []string{"clinic=8", "clinic=7"}[i%2])
 			g.look()
 		}
+		end()
 		kubelet.Wait()
 		found := g.read(pod)
 		Expect(g.state(pod)).To(Equal(open))
