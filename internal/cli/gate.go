@@ -35,7 +35,7 @@ ended first.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n := need{connections: 1}
 			if wait {
-				n.waits = []storage.Class{storage.ClassLockTimeout, storage.ClassConnectionLost}
+				n.waits = []storage.Class{storage.ClassLockTimeout, storage.ClassConnectionLost, storage.ClassThrottled}
 			}
 			ctx, s, end, err := p.open(cmd.Context(), n)
 			if err != nil {
