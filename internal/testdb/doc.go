@@ -19,4 +19,7 @@
 // PgBouncer refuse to run as root. Settings favour speed over safety (no
 // fsync), unless ServerOptions.Durable is set. Nothing is ever skipped: what is
 // missing fails the test with a sentence that says what to install.
+//
+// Servers keep their data in memory (/dev/shm) where four gigabytes are free in it and
+// TMPDIR is not set, else in the folder for temporary files; durable ones always there.
 package testdb
