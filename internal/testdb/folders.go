@@ -27,7 +27,7 @@ func throwaway() string {
 // runFolders are the folders of all shared runs of this user, in memory or not.
 func runFolders() ([]string, error) {
 	var folders []string
-	for _, base := range slices.Compact([]string{os.TempDir(), throwaway()}) {
+	for _, base := range slices.Compact([]string{os.TempDir(), memoryFolder}) {
 		found, err := filepath.Glob(filepath.Join(base, runFolderPrefix()+"*"))
 		if err != nil {
 			return nil, err
