@@ -17,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -339,9 +340,11 @@ func (s *shop) progress(ctx context.Context, name string) string {
 	return ""
 }
 
-// evict asks for the eviction of every pod of a version at once, and says how many the budget let go. That budget must have been reckoned.
+// evict asks for the eviction of every pod of a version, and says how many the budget let go. That budget must have been reckoned. Meanwhile
+// no pod is made: one that takes the place of the first could serve before the last is asked for, and the budget would let that go too.
 func (s *shop) evict(ctx context.Context, app, version string) (evicted, refused int) {
 	GinkgoHelper()
+	defer s.noNewPods(ctx)()
 	Eventually(func(g Gomega) {
 		var budget policyv1.PodDisruptionBudget
 		g.Expect(suite.admin.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: app}, &budget)).To(Succeed())
@@ -361,4 +364,24 @@ func (s *shop) evict(ctx context.Context, app, version string) (evicted, refused
 		}
 	}
 	return evicted, refused
+}
+
+// noNewPods has a quota refuse every pod, until it is told to end.
+func (s *shop) noNewPods(ctx context.Context) (end func()) {
+	GinkgoHelper()
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "no-pods"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}
+	Expect(suite.admin.Create(ctx, quota)).To(Succeed())
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard} // for the controller of quotas, which does not run here
+	Expect(suite.admin.Status().Update(ctx, quota)).To(Succeed())
+	Eventually(func() error {
+		one := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, GenerateName: "refused-"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "one", Image: "one"}}},
+		}
+		return suite.admin.Create(ctx, one, client.DryRunAll)
+	}).Should(MatchError(ContainSubstring("exceeded quota")))
+	return func() { Expect(suite.admin.Delete(ctx, quota)).To(Succeed()) }
 }
