@@ -264,7 +264,7 @@ var _ = Describe("A BackfillCheckpoint in trouble", func() {
 		w.sql(`CREATE EVENT TRIGGER broken ON ddl_command_start EXECUTE FUNCTION broken()`)
 		w.apply(w.clinic(7))
 		object, again := w.pass()
-		expectStalled(object.Status.Conditions, v1alpha1.ReasonInternal, "the moon is in the way")
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonInternal, "a function of the database raised an error of its own in broken()")
 		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring("XX000"))
 		Expect(again.RequeueAfter).To(Equal(DefaultResync))
 		w.sql(`DROP EVENT TRIGGER broken`)

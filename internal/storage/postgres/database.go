@@ -34,7 +34,7 @@ func OpenDatabase(ctx context.Context, config Config) (*Database, error) {
 		return nil, err
 	}
 	c := &connections{
-		pool: pool, address: address, acquireTimeout: defaultAcquireTimeout, silenceMargin: defaultSilenceMargin,
+		pool: pool, address: address, unnamed: config.Name != "", acquireTimeout: defaultAcquireTimeout, silenceMargin: defaultSilenceMargin,
 		pooled: config.Pooler == PoolerTransaction, slots: make(chan struct{}, pool.Config().MaxConns),
 	}
 	if err := c.withinConnect(ctx, c.learn); err != nil {
@@ -116,7 +116,8 @@ type connections struct {
 	// silenceMargin is how long an answer is waited for beyond the time that the server has for a statement.
 	silenceMargin time.Duration
 	settings      sessionSettings
-	address       string // host:port/database, for messages
+	address       string // for messages: host:port/database, or the name that it is called by
+	unnamed       bool   // nothing of where connections go stands in messages
 }
 
 // withinConnect gives fn the time that a connection may take to be made.
@@ -200,7 +201,7 @@ func (c *connections) take(ctx context.Context, what string, wait time.Duration)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && bounded.Err() != nil {
 		return nil, storage.Refuse(storage.CodeConnectionLost, "%s: connect to %s: no answer within %s", what, c.address, c.acquireTimeout)
 	}
-	return nil, translateConnect(err, what+": connect to "+c.address)
+	return nil, c.connectError(err, what)
 }
 
 // release gives a connection back, or ends it.

@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -65,7 +67,8 @@ func parseURL(text string) (connectionTarget, error) {
 	}
 	parsed, err := url.Parse("postgres://" + userinfo + "host" + tail)
 	// An @ behind the host means that a character of the password was taken for the end of the host, which would be another one.
-	if err != nil || parsed.Fragment != "" || strings.Contains(parsed.EscapedPath(), "@") {
+	behind := parsed != nil && (strings.Contains(parsed.EscapedPath(), "@") || userinfo != "" && strings.Contains(parsed.RawQuery, "@"))
+	if err != nil || parsed.Fragment != "" || behind {
 		return target, refuseURL(errURL.Error())
 	}
 	target.settings["user"] = parsed.User.Username()
@@ -193,16 +196,26 @@ func (t *connectionTarget) driverConfig() (*pgxpool.Config, error) {
 	}
 	config, err := parseWithoutService(b.String())
 	if err != nil {
-		// The driver's message repeats the connection string; its cause does not.
-		cause := errors.Unwrap(err)
-		if cause == nil {
-			cause = errURL
-		}
-		return nil, &storage.Error{Code: storage.CodeInvalidSpec, Message: "settings of the database connection", Err: cause}
+		return nil, &storage.Error{Code: storage.CodeInvalidSpec, Message: "settings of the database connection", Err: settingsError(err)}
 	}
 	// Whatever is in here that the URL does not say came from the environment.
 	config.ConnConfig.RuntimeParams = maps.Clone(t.parameters)
 	return config, nil
+}
+
+var valueOf = regexp.MustCompile(`value: .*`)
+
+// settingsError gives what the driver says of settings. Its message repeats the connection string; the cause says a value at most, or the path
+// of a file.
+func settingsError(err error) error {
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		return errURL
+	}
+	if file := (*fs.PathError)(nil); errors.As(cause, &file) {
+		return cause
+	}
+	return errors.New(valueOf.ReplaceAllString(quoted.ReplaceAllString(cause.Error(), `"..."`), "value"))
 }
 
 var serviceVariable sync.Mutex

@@ -3,11 +3,10 @@ package postgres
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 // SQLSTATEs that decide something (PostgreSQL manual, Appendix A).
 const (
 	stateRaised        = "P0001"
+	stateAssertion     = "P0004"
 	stateReadOnly      = "25006"
 	stateNotSupported  = "0A000"
 	stateActiveTx      = "25001"
@@ -101,18 +101,6 @@ func translateState(pgErr *pgconn.PgError, what string) error {
 	return translated
 }
 
-// raisedByUs gives the error of our own triggers: they raise the bare code as message, and what a person needs as detail.
-func raisedByUs(pgErr *pgconn.PgError, what string) error {
-	if pgErr.Code != stateRaised || !strings.HasPrefix(pgErr.Message, "sync.storage.") {
-		return nil
-	}
-	message := what
-	if pgErr.Detail != "" {
-		message += ": " + pgErr.Detail
-	}
-	return &storage.Error{Code: storage.Code(pgErr.Message), Message: message}
-}
-
 // translateUserSQL is translate for a statement that holds SQL of the user: what is wrong with the statement is then theirs to mend.
 // CodeNotTransactional: it would end or split our transaction, or cannot run in one. CodeInvalidSQL: anything else it got wrong, what a guard
 // or the fence refuses to it, or to a trigger that it fires, included.
@@ -150,14 +138,16 @@ func translateConnect(err error, what string) error {
 		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err), Hint: hintRight}
 	case state != "":
 		return translate(err, what)
+	case isCleartext(err):
+		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err), Hint: hintCleartext}
 	case isCertificate(err):
 		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err)}
 	}
 	return translate(err, what)
 }
 
-// withoutDetail keeps what an error says and drops what it holds: the address, user and settings of a connection attempt, and the
-// fields of a server's error beside its message, which can quote rows.
+// withoutDetail keeps what an error says and drops what it holds: the address, user and settings of a connection attempt, and what in a server's
+// error can quote rows.
 func withoutDetail(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -166,6 +156,10 @@ func withoutDetail(err error) error {
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) {
 		return eachOnce(connect.Unwrap())
+	}
+	var broken *net.OpError
+	if errors.As(err, &broken) { // its own words begin with both addresses
+		return &connectFailure{message: broken.Err.Error(), err: err}
 	}
 	return err
 }
@@ -186,7 +180,7 @@ func eachOnce(err error) error {
 	return &connectFailure{message: strings.Join(parts, "; "), err: err}
 }
 
-// connectFailure is the failure of a connection attempt in other words.
+// connectFailure is the failure of a connection, or of an attempt to make one, in other words.
 type connectFailure struct {
 	message string
 	err     error
@@ -194,24 +188,6 @@ type connectFailure struct {
 
 func (e *connectFailure) Error() string { return e.message }
 func (e *connectFailure) Unwrap() error { return e.err }
-
-// quoted goes from the first quotation mark, of whatever language the server speaks, to the last: a value can hold some itself.
-// Behind "invalid byte sequence for encoding" come the bytes.
-var quoted = regexp.MustCompile(`(?s)["«„“”].*["»“”](: 0x.*)?`)
-
-// withoutValues gives the message and state of a server's error. In class 22 (data exceptions) what stands in quotes is a value.
-func withoutValues(pgErr *pgconn.PgError) error {
-	message := pgErr.Message
-	if strings.HasPrefix(pgErr.Code, "22") {
-		message = quoted.ReplaceAllString(message, `"..."`)
-	}
-	return &serverError{message: message, state: pgErr.Code, routine: pgErr.Routine}
-}
-
-// serverError is what is kept of a server's error.
-type serverError struct{ message, state, routine string }
-
-func (e *serverError) Error() string { return fmt.Sprintf("%s (SQLSTATE %s)", e.message, e.state) }
 
 // sqlState gives the state of the server's error in the chain, "" if there is none.
 func sqlState(err error) string {
@@ -249,7 +225,9 @@ func isConnectError(err error) bool {
 // isCertificate says that the server's certificate is not one we trust.
 func isCertificate(err error) bool {
 	var verification *tls.CertificateVerificationError
-	return errors.As(err, &verification)
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError // the last two by themselves where the driver verifies (sslmode=verify-ca)
+	return errors.As(err, &verification) || errors.As(err, &unknown) || errors.As(err, &invalid)
 }
 
 // isNetwork says that the connection broke. A closed transaction or connection that we use again by a defect of ours is none.

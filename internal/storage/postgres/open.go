@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,6 +38,9 @@ type Config struct {
 	// URL is postgres://user:password@host:port/database?parameters. Host and user must be in it: nothing of the environment or the
 	// disk takes part, no PG* variable, password file, service file or default certificate.
 	URL string
+	// Name is what messages call the database by, instead of its host, port and name, if these are not to stand there; no message has a word of
+	// them then, nor the user's name when a connection is refused.
+	Name string
 	// Schema is the database schema that everything lives in; "": public. OpenDatabase takes no notice of it.
 	Schema string
 	// Pooler is PoolerNone ("" too) or PoolerTransaction.
@@ -127,7 +133,21 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 	poolConfig.MaxConnIdleTime = idleClose
 	poolConfig.HealthCheckPeriod = idleClose / 4
 	poolConfig.PingTimeout = connectTimeout
-	return poolConfig, target.address(), nil
+	if connConfig.RequireAuth == "" && !pinned(config, &connConfig.Config) {
+		// Any server that is reached by the name would be told the password. It proves nothing to it otherwise.
+		connConfig.RequireAuth = "!password"
+	}
+	return poolConfig, cmp.Or(config.Name, target.address()), nil
+}
+
+// pinned says that no attempt of a connection reaches a server but one whose certificate is verified with a CA that was given. Those of public
+// authorities are had by anybody for a server of his own.
+func pinned(config Config, driver *pgconn.Config) bool {
+	verified := func(with *tls.Config) bool {
+		return with != nil && (!with.InsecureSkipVerify || with.VerifyPeerCertificate != nil) // the driver verifies without the name itself
+	}
+	unverified := func(fallback *pgconn.FallbackConfig) bool { return !verified(fallback.TLSConfig) }
+	return config.TLSCA != "" && verified(driver.TLSConfig) && !slices.ContainsFunc(driver.Fallbacks, unverified)
 }
 
 // errURL is the sentence for a URL that cannot be read. What is wrong with it is not said, because the place where it goes wrong can
