@@ -54,7 +54,7 @@ func (p *Program) meansCluster(f clusterFlags, asked bool) (bool, error) {
 	case p.flags.file != "":
 		return false, nil
 	default:
-		return p.isPlugin() || p.Getenv(databaseVariable) == "", nil
+		return p.isPlugin() || p.Getenv(databaseVariable) == "" && p.Getenv(fileVariable) == "", nil
 	}
 }
 
@@ -75,7 +75,7 @@ func (p *Program) openCluster(ctx context.Context, f clusterFlags) (context.Cont
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, nil, nil, usagef("no cluster: there is no kubeconfig ($KUBECONFIG, ~/.kube/config or --kubeconfig); for a database give --database, --database-file or $%s", databaseVariable)
+		return nil, nil, nil, usagef("no cluster: there is no kubeconfig ($KUBECONFIG, ~/.kube/config or --kubeconfig); for a database give --database, --database-file, $%s or $%s", databaseVariable, fileVariable)
 	}
 	if err != nil {
 		return nil, nil, nil, usage(fmt.Errorf("read the kubeconfig: %w", err))

@@ -128,13 +128,15 @@ func (p *Program) address(file *manifest.File, n need) (Address, error) {
 	if err != nil {
 		return Address{}, err
 	}
-	address.Schema, address.Pooler = cmp.Or(p.flags.schema, p.Getenv(schemaVariable)), cmp.Or(p.flags.pooler, p.Getenv(poolerVariable))
+	address.Schema, address.Pooler = p.flags.schema, p.flags.pooler
 	address.TLSCA, address.TLSCert, address.TLSKey = cmp.Or(p.flags.tlsCA, address.TLSCA), cmp.Or(p.flags.tlsCert, address.TLSCert), cmp.Or(p.flags.tlsKey, address.TLSKey)
 	address.Create, address.Connections = n.create, n.connections
-	if file != nil {
+	if file != nil { // a file says both, be it by its defaults: a variable that was left over must not take it to another schema
 		address.Schema = cmp.Or(address.Schema, file.DatabaseSchema())
 		address.Pooler = cmp.Or(address.Pooler, string(file.Pooler()))
 	}
+	address.Schema = cmp.Or(address.Schema, p.Getenv(schemaVariable))
+	address.Pooler = cmp.Or(address.Pooler, p.Getenv(poolerVariable))
 	if address.Pooler != "" && address.Pooler != "None" && address.Pooler != "Transaction" {
 		return Address{}, usagef("--pooler is None or Transaction, not %q", address.Pooler)
 	}
@@ -158,7 +160,7 @@ func (p *Program) databaseAddress() (Address, error) {
 	if path := p.Getenv(fileVariable); path != "" {
 		return fileAddress(path)
 	}
-	return Address{}, usagef("no database: give --database postgres://... or sqlite:PATH, --database-file, or %s", databaseVariable)
+	return Address{}, usagef("no database: give --database postgres://... or sqlite:PATH, --database-file, $%s or $%s", databaseVariable, fileVariable)
 }
 
 // fileAddress reads the address from a file that holds it, or from a folder that holds its parts.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/manifest"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -50,5 +52,40 @@ func TestWhatIsWaitedForUntilADatabaseIsOpen(t *testing.T) {
 				t.Errorf("exit code %d\n%s%s", code, out.String(), problems.String())
 			}
 		})
+	}
+}
+
+func TestAVariableThatWasLeftOverTakesAFileToNoOtherSchema(t *testing.T) {
+	environment := map[string]string{databaseVariable: "postgres://u@db/app", schemaVariable: "left_over", poolerVariable: "Transaction"}
+	inFile := &manifest.File{Schema: v1alpha1.SyncSchema{Spec: v1alpha1.SyncSchemaSpec{Database: v1alpha1.Database{
+		Postgres: &v1alpha1.PostgresDatabase{Schema: "shop", Pooler: v1alpha1.PoolerNone}}}}}
+	for name, c := range map[string]struct {
+		flags          flags
+		file           *manifest.File
+		schema, pooler string
+	}{
+		"no file: the variables":      {schema: "left_over", pooler: "Transaction"},
+		"a file":                      {file: inFile, schema: "shop", pooler: "None"},
+		"a file that says nothing":    {file: &manifest.File{}, schema: "public", pooler: "None"},
+		"a flag wins over the file":   {flags: flags{schema: "other", pooler: "Transaction"}, file: inFile, schema: "other", pooler: "Transaction"},
+		"a flag wins over a variable": {flags: flags{schema: "other"}, schema: "other", pooler: "Transaction"},
+	} {
+		p := &Program{flags: c.flags, Getenv: func(name string) string { return environment[name] }}
+		address, err := p.address(c.file, need{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if address.Schema != c.schema || address.Pooler != c.pooler {
+			t.Errorf("%s: schema %q and pooler %q, want %q and %q", name, address.Schema, address.Pooler, c.schema, c.pooler)
+		}
+	}
+}
+
+func TestAnyVariableThatNamesADatabaseMeansTheDatabase(t *testing.T) {
+	for variable, cluster := range map[string]bool{"": true, databaseVariable: false, fileVariable: false} {
+		p := &Program{Getenv: func(name string) string { return map[string]string{variable: "set"}[name] }}
+		if got, err := p.meansCluster(clusterFlags{}, false); got != cluster || err != nil {
+			t.Errorf("with %q set it means the cluster: %v (%v), want %v", variable, got, err, cluster)
+		}
 	}
 }

@@ -28,6 +28,10 @@ const (
 	connectTimeout        = 3 * time.Second
 	idleClose             = 60 * time.Second
 	defaultMaxConnections = 4
+
+	// Prepared statements that a connection keeps. Each names its database schema, and the schemas of a database share connections: with the
+	// driver's 512 a connection used for 50 schemas grows to 33 MiB on the server, with 32 to 19.
+	statementCache = 32
 	defaultApplication    = "syncbarrier"
 	defaultSchema         = "public"
 	oldestServer          = 140000 // server_version_num of PostgreSQL 14
@@ -117,6 +121,7 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 		}
 	}
 	connConfig.DialFunc = dialBounded(connConfig)
+	connConfig.StatementCacheCapacity = statementCache
 	switch {
 	case config.SimpleProtocol:
 		connConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
