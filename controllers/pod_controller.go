@@ -241,11 +241,13 @@ func (r *PodReconciler) lookAgain(pass *podPass) time.Duration {
 	case pass.underway && len(pass.pods) == 0:
 		after = watchEvery // its barrier, or its checkpoints, may come
 	}
-	for _, at := range []time.Time{pass.ends, pass.retry} {
-		if left := max(at.Sub(pass.now), time.Millisecond); !at.IsZero() && (after == 0 || left < after) {
+	sooner := func(at time.Time, least time.Duration) {
+		if left := max(at.Sub(pass.now), least); !at.IsZero() && (after == 0 || left < after) {
 			after = left
 		}
 	}
+	sooner(pass.ends, time.Millisecond) // it is over then, and no time of the next pass
+	sooner(pass.retry, hotGate)         // whatever is due and not done: no pass is in a hurry for it
 	return after
 }
 

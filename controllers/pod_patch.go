@@ -126,7 +126,7 @@ func (r *PodReconciler) writeAll(ctx context.Context, pass *podPass) error {
 	var mu sync.Mutex
 	var changed []judgedPod
 	wanted := slices.DeleteFunc(slices.Clone(pass.pods), func(judged judgedPod) bool {
-		return !r.written.due(judged, pass.now) || !r.Refusals.due(judged.pod.UID, writesCondition, pass.now)
+		return !r.Refusals.wants(r.written.due(judged, pass.now), judged.pod.UID, writesCondition, pass.now)
 	})
 	err := eachPod(wanted, func(judged judgedPod) error {
 		wrote, err := r.write(ctx, judged, pass.now)

@@ -66,6 +66,16 @@ func isAnotherPod(err error) bool {
 	return false
 }
 
+// wants says whether a write is to be tried now. A refusal of one that is wanted no more is forgotten: it may have been made although the answer
+// was a failure, somebody else made it, or what was to be written is not to be any more.
+func (p *PodRefusals) wants(wanted bool, uid types.UID, what string, now time.Time) bool {
+	if !wanted {
+		p.done(uid, what)
+		return false
+	}
+	return p.due(uid, what, now)
+}
+
 // due says whether a write may be tried now.
 func (p *PodRefusals) due(uid types.UID, what string, now time.Time) bool {
 	p.mu.Lock()
@@ -93,7 +103,7 @@ func (p *PodRefusals) note(pod *corev1.Pod, what string, err error, now time.Tim
 
 func (r podRefusal) shown() bool { return r.lasting && r.tries > 0 || r.tries >= passingTries }
 
-// done forgets a refusal: the write was made.
+// done forgets a refusal: the write was made, or is wanted no more.
 func (p *PodRefusals) done(uid types.UID, what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -9,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -100,6 +102,37 @@ var _ = Describe("A pod that the API server does not let us write", func() {
 		})
 		Expect(g.pods.start(g.ctx, stale)).To(Succeed(), "422")
 		Expect(g.read(stale).Spec.SchedulingGates).To(HaveLen(1))
+	})
+
+	It("is forgotten where the write was made all the same, or nobody wants it any more, and brings about no passes", func() {
+		g := newGate()
+		g.serving()
+		g.pods.StartGates = true
+		answer := func(err error) error {
+			return cmp.Or(err, error(apierrors.NewTimeoutError("the answer came too late", 1)))
+		}
+		slow := interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				return answer(c.SubResource(sub).Patch(ctx, o, p, opts...))
+			},
+			Patch: func(ctx context.Context, _ client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				return answer(suite.admin.Patch(ctx, o, p, opts...)) // that right comes with config/start-gate
+			},
+		}
+		g.pods.Client = interceptor.NewClient(suite.operator, slow)
+		pod := g.pod("program", "clinic=7", func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.StartGate}}
+		})
+		Expect(g.look().RequeueAfter).To(Equal(firstRefusalPause), "the condition and the start gate are tried again")
+		Expect(g.state(pod)).To(Equal(open), "the write was made")
+		Expect(g.read(pod).Spec.SchedulingGates).To(BeEmpty())
+		g.clock.advance(mostRefusalPause)
+		Expect(g.look().RequeueAfter).To(BeNumerically(">", mostRefusalPause/2), "nothing waits")
+		Expect(g.pods.Refusals.of).To(BeEmpty())
+
+		By("a write that is due for as long as somebody else is about it")
+		pass := &podPass{name: request(g.namespace, "clinic").NamespacedName, now: g.clock.Now(), retry: g.clock.Now().Add(-time.Hour)}
+		Expect(g.pods.lookAgain(pass)).To(Equal(hotGate))
 	})
 
 	It("for want of a way to the API server is an error, which loses nothing and ends with it", func() {

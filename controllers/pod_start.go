@@ -22,8 +22,8 @@ func (r *PodReconciler) startAll(ctx context.Context, pass *podPass) error {
 	}
 	of := func(schema string) podgate.Facts { return pass.facts[schema] }
 	free := slices.DeleteFunc(slices.Clone(pass.pods), func(judged judgedPod) bool {
-		return !waitsToStart(judged.pod) || !podgate.MayStart(gateFacts(judged.pod, judged.condition), judged.verdict, of) ||
-			!r.Refusals.due(judged.pod.UID, writesStart, pass.now)
+		wanted := waitsToStart(judged.pod) && podgate.MayStart(gateFacts(judged.pod, judged.condition), judged.verdict, of)
+		return !r.Refusals.wants(wanted, judged.pod.UID, writesStart, pass.now)
 	})
 	return eachPod(free, func(judged judgedPod) error {
 		err := r.start(ctx, judged.pod)
