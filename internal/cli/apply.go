@@ -14,6 +14,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/backfill"
 	"github.com/syncbarrier/syncbarrier/internal/barrier"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -187,11 +188,11 @@ func (p *Program) runBackfills(ctx context.Context, s *session) error {
 	for _, checkpoint := range open {
 		name := checkpoint.Definition.Name
 		if checkpoint.Definition.Hash == "" {
-			p.say("backfill %s: declared by another program, which has to activate it", name)
+			p.say("backfill %s: declared by another program, which has to activate it", legible.Name(name))
 			continue
 		}
 		if checkpoint.Definition.Checkpoint.Backfill.External() {
-			p.say("backfill %s: left to your own program (syncbarrier checkpoint claim, advance, activate)", name)
+			p.say("backfill %s: left to your own program (syncbarrier checkpoint claim, advance, activate)", legible.Name(name))
 			continue
 		}
 		if err := p.finishBackfill(ctx, s, name); err != nil {
@@ -210,7 +211,7 @@ func (p *Program) finishBackfill(ctx context.Context, s *session, name string) e
 		if storage.ClassOf(err) != storage.ClassOwnershipLost {
 			return err
 		}
-		p.say("backfill %s: another process has claimed it; waiting for its activation", name)
+		p.say("backfill %s: another process has claimed it; waiting for its activation", legible.Name(name))
 		activated, err := p.watch(ctx, s, name)
 		if err != nil || activated {
 			return err

@@ -86,7 +86,7 @@ func (p *Program) backfill(ctx context.Context, s *session, name string) error {
 	}
 	out := backfillOutput{Reason: "Activated", Checkpoint: name, Total: progress.Total, Activated: progress.Activated, RowsDone: progress.RowsDone,
 		Message: fmt.Sprintf("checkpoint %q is activated", name)}
-	return p.print(out, func(w io.Writer) { _, _ = fmt.Fprintln(w, out.Message) })
+	return p.print(out, func(w io.Writer) { writeLine(w, "%s", out.Message) })
 }
 
 // runBackfill shows the progress of a run, whoever does it.

@@ -135,7 +135,7 @@ func (p *Program) checkpointClaim() *cobra.Command {
 			out := claimOutput{Reason: "Claimed", Name: claim.Name, Token: claim.Token, Rows: claim.Rows,
 				Message: fmt.Sprintf("%d rows of checkpoint %q are this claim's", len(claim.Rows), claim.Name)}
 			return p.print(out, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "claim %s\n", claim.Token)
+				writeLine(w, "claim %s", claim.Token)
 				writeRows(w, claim.Rows)
 			})
 		})
@@ -186,7 +186,7 @@ func (p *Program) checkpointAdvance() *cobra.Command {
 					name, advance.Partition)
 			}
 			return p.print(map[string]any{"reason": "Advanced", "message": "advanced", "watermark": advance.Watermark}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "advanced to %d\n", advance.Watermark)
+				writeLine(w, "advanced to %d", advance.Watermark)
 			})
 		})
 	ownershipFlags(cmd, &advance.Ownership, &advance.Watermark)
@@ -205,7 +205,7 @@ func (p *Program) checkpointActivate() *cobra.Command {
 				return err
 			}
 			if err := p.print(map[string]any{"reason": string(outcome), "message": activationSentence[outcome]}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s: %s\n", outcome, activationSentence[outcome])
+				writeLine(w, "%s: %s", outcome, activationSentence[outcome])
 			}); err != nil {
 				return err
 			}
@@ -231,7 +231,7 @@ var activationExit = map[storage.Outcome]error{
 func writeRows(w io.Writer, rows []storage.CheckpointRow) {
 	var lines [][]string
 	for _, r := range rows {
-		lines = append(lines, []string{r.Name, r.Partition, strconv.FormatInt(r.Version, 10), string(r.State),
+		lines = append(lines, []string{cell(r.Name), cell(r.Partition), strconv.FormatInt(r.Version, 10), string(r.State),
 			strconv.FormatInt(r.Watermark, 10), strconv.FormatInt(r.OwnerEpoch, 10), strconv.FormatInt(r.ObservedRows, 10)})
 	}
 	table(w, []string{"CHECKPOINT", "PARTITION", "VERSION", "STATE", "WATERMARK", "EPOCH", "ROWS"}, lines)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/syncbarrier/syncbarrier/internal/clock"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -22,6 +23,7 @@ type Opener func(ctx context.Context, address Address) (storage.Store, error)
 // Address is everything that says which database is meant and how to reach it.
 type Address struct {
 	Database string // postgres://... or sqlite:PATH
+	Name     string // what messages call the database by, if its address is not to stand there; "": its address
 	Schema   string // PostgreSQL
 	Pooler   string // PostgreSQL: None or Transaction
 	TLSCA    string // paths of PEM files
@@ -45,7 +47,8 @@ type Program struct {
 	Clock  clock.Clock
 	Getenv func(string) string
 
-	flags flags
+	flags  flags
+	screen io.Writer // what Err was given as: a progress bar draws on it, and everything else goes through Err
 }
 
 // flags are those that every verb takes.
@@ -89,6 +92,8 @@ func (p *Program) fillDefaults() {
 	if p.Err == nil {
 		p.Err = os.Stderr
 	}
+	p.screen = p.Err
+	p.Out, p.Err = legible.Writer(p.Out), legible.Writer(p.Err)
 	if p.Clock == nil {
 		p.Clock = clock.Real{}
 	}
@@ -176,10 +181,10 @@ func (p *Program) command() *cobra.Command {
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&p.flags.database, "database", "", "postgres://USER:PASSWORD@HOST/DATABASE, or sqlite:PATH (default: $"+databaseVariable+")")
-	f.StringVar(&p.flags.databaseFile, "database-file", "", "read the address from this file, so that it stands in no process list; or from a folder with the file url, or with host, port, database, user, password and sslmode")
+	f.StringVar(&p.flags.databaseFile, "database-file", "", "read the address from this file, so that it stands in no process list; or from a folder with the file url, or with host, port, database, user, password and sslmode (default: $"+fileVariable+")")
 	f.StringVarP(&p.flags.file, "file", "f", "", "SyncSchema file, with any standalone BackfillCheckpoints; - is standard input")
-	f.StringVar(&p.flags.schema, "schema", "", "database schema (default: the file's, else public)")
-	f.StringVar(&p.flags.pooler, "pooler", "", "what the address is: None, or Transaction for a transaction pooler (default: the file's)")
+	f.StringVar(&p.flags.schema, "schema", "", "database schema (default: the file's; without a file $"+schemaVariable+", else public)")
+	f.StringVar(&p.flags.pooler, "pooler", "", "what the address is: None, or Transaction for a transaction pooler (default: the file's; without a file $"+poolerVariable+")")
 	f.StringVar(&p.flags.tlsCA, "tls-ca", "", "PEM file with the server's certificate authority")
 	f.StringVar(&p.flags.tlsCert, "tls-cert", "", "PEM file with the client's certificate")
 	f.StringVar(&p.flags.tlsKey, "tls-key", "", "PEM file with the client's key")
@@ -188,9 +193,12 @@ func (p *Program) command() *cobra.Command {
 	if p.isPlugin() {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl syncbarrier"}
 	}
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if p.flags.timeout < 0 {
 			return usagef("--timeout: %s is below 0; 0 waits without end", p.flags.timeout)
+		}
+		if err := checkNames(cmd, args); err != nil {
+			return err
 		}
 		return refuseDatabaseFlags(cmd)
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 )
 
 // clusterStatus shows one SyncSchema with its checkpoints, or all of a namespace or of the cluster.
@@ -55,7 +56,7 @@ func (p *Program) listSchemas(ctx context.Context, c *cluster) error {
 	}
 	return p.print(out, func(w io.Writer) {
 		if len(out.Schemas) == 0 {
-			_, _ = fmt.Fprintf(w, "no SyncSchemas in %s\n", where(c.namespace))
+			writeLine(w, "no SyncSchemas in %s", where(c.namespace))
 			return
 		}
 		var rows [][]string
@@ -148,7 +149,8 @@ func newSchemaOutput(schema *v1alpha1.SyncSchema, checkpoints []v1alpha1.Backfil
 }
 
 func writeSchema(w io.Writer, schema *v1alpha1.SyncSchema, out schemaOutput) {
-	_, _ = fmt.Fprintf(w, "%s in namespace %s asks for version %d\n\n", out.Name, out.Namespace, out.Version)
+	writeLine(w, "%s in namespace %s asks for version %d", out.Name, out.Namespace, out.Version)
+	writeLine(w, "")
 	lines := [][2]string{{"ready", fmt.Sprintf("%s: %s", out.Ready, reasonAndMessage(out.Reason, out.Message))}, {"stored", "not read yet"}}
 	if out.StoredVersion != nil {
 		lines[1][1] = "version " + number(out.StoredVersion)
@@ -170,7 +172,7 @@ func writeSchema(w io.Writer, schema *v1alpha1.SyncSchema, out schemaOutput) {
 		lines = append(lines, [2]string{"note", condition.Type + "=" + string(condition.Status) + ": " + reasonAndMessage(condition.Reason, condition.Message)})
 	}
 	for _, line := range lines {
-		_, _ = fmt.Fprintf(w, "%-9s %s\n", line[0], line[1])
+		writeLine(w, "%-9s %s", line[0], line[1])
 	}
 	writeBlockers(w, out.Blockers, schema.Status.BlockersTotal)
 	if out.Plan != nil {
@@ -202,16 +204,18 @@ func writeBlockers(w io.Writer, blockers []v1alpha1.Blocker, total int32) {
 	if len(blockers) == 0 {
 		return
 	}
-	_, _ = fmt.Fprintf(w, "\n%d held the locks that the last attempt did not get:\n", max(total, int32(len(blockers))))
+	writeLine(w, "")
+	writeLine(w, "%d held the locks that the last attempt did not get:", max(total, int32(len(blockers))))
 	var rows [][]string
 	for _, b := range blockers {
-		rows = append(rows, []string{b.Kind, strconv.Itoa(int(b.PID)), b.Name, b.User, b.Table, fmt.Sprintf("%d s", b.HeldSeconds)})
+		rows = append(rows, []string{b.Kind, strconv.Itoa(int(b.PID)), cell(b.Name), cell(b.User), cell(b.Table), fmt.Sprintf("%d s", b.HeldSeconds)})
 	}
 	table(w, []string{"KIND", "PID", "NAME", "USER", "TABLE", "OPEN FOR"}, rows)
 }
 
 func writeClusterPlan(w io.Writer, name string, plan *v1alpha1.Plan) {
-	_, _ = fmt.Fprintf(w, "\nplan %s to version %d waits for an approval: kubectl syncbarrier approve %s\n", plan.Hash, plan.Version, name)
+	writeLine(w, "")
+	writeLine(w, "plan %s to version %d waits for an approval: kubectl syncbarrier approve %s", plan.Hash, plan.Version, name)
 	writePlanned(w, plan)
 }
 
@@ -219,7 +223,7 @@ func writeClusterPlan(w io.Writer, name string, plan *v1alpha1.Plan) {
 func writePlanned(w io.Writer, plan *v1alpha1.Plan) {
 	var locks []string
 	for _, lock := range plan.Locks {
-		locks = append(locks, lock.Table+" "+lock.Mode)
+		locks = append(locks, legible.Name(lock.Table)+" "+lock.Mode)
 	}
 	if more := int(plan.LocksTotal) - len(locks); more > 0 {
 		locks = append(locks, fmt.Sprintf("and %d more", more))
@@ -227,24 +231,24 @@ func writePlanned(w io.Writer, plan *v1alpha1.Plan) {
 	if len(locks) == 0 {
 		locks = append(locks, "none")
 	}
-	_, _ = fmt.Fprintf(w, "  locks             %s\n", strings.Join(locks, ", "))
-	_, _ = fmt.Fprintf(w, "  rows rewritten    about %d, under the locks\n", plan.RowsRewritten)
-	_, _ = fmt.Fprintf(w, "  rows backfilled   about %d\n", plan.RowsBackfilled)
-	_, _ = fmt.Fprintf(w, "  old programs out  for about %s\n", milliseconds(plan.ExpectedPauseMilliseconds))
+	writeLine(w, "  locks             %s", strings.Join(locks, ", "))
+	writeLine(w, "  rows rewritten    about %d, under the locks", plan.RowsRewritten)
+	writeLine(w, "  rows backfilled   about %d", plan.RowsBackfilled)
+	writeLine(w, "  old programs out  for about %s", milliseconds(plan.ExpectedPauseMilliseconds))
 }
 
 func writeClusterCheckpoints(w io.Writer, checkpoints []clusterCheckpointOut) {
 	if len(checkpoints) == 0 {
 		return
 	}
-	_, _ = fmt.Fprintln(w)
+	writeLine(w, "")
 	var rows [][]string
 	for _, c := range checkpoints {
 		state := string(c.State)
 		if state == "" {
 			state = "not declared"
 		}
-		rows = append(rows, []string{c.Checkpoint, strconv.Itoa(int(c.Version)), state, activatedWord(c.Partitions), progressWord(c.Rows), c.Reason, holdOr(c.HoldReason, c.JobName)})
+		rows = append(rows, []string{cell(c.Checkpoint), strconv.Itoa(int(c.Version)), state, activatedWord(c.Partitions), progressWord(c.Rows), c.Reason, holdOr(c.HoldReason, c.JobName)})
 	}
 	table(w, []string{"CHECKPOINT", "VERSION", "STATE", "ACTIVATED", "ROWS", "REASON", "JOB"}, rows)
 }

@@ -44,7 +44,7 @@ func (p *Program) clusterVerb(cmd *cobra.Command, run func(ctx context.Context, 
 			return err
 		}
 		out.Namespace, out.Name = schema.Namespace, schema.Name
-		return p.print(out, func(w io.Writer) { _, _ = fmt.Fprintln(w, out.Message) })
+		return p.print(out, func(w io.Writer) { writeLine(w, "%s", out.Message) })
 	}
 	return cmd
 }
@@ -95,7 +95,7 @@ func (p *Program) setSuspend(ctx context.Context, c *cluster, schema *v1alpha1.S
 		return clusterFailure(ctx, fmt.Sprintf("set spec.suspend of SyncSchema %s/%s", schema.Namespace, schema.Name), err)
 	}
 	for _, other := range others {
-		_, _ = fmt.Fprintf(p.Err, "warning: %q applies spec.suspend too and may put it back; change it where that has it from\n", other)
+		writeLine(p.Err, "warning: %q applies spec.suspend too and may put it back; change it where that has it from", other)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -142,10 +141,10 @@ func (f *follower) line(line watchLine) {
 	}
 	f.said = text
 	if !f.program.json() {
-		_, _ = fmt.Fprintf(f.program.Out, "%s  %s\n", f.program.Clock.Now().Format(time.TimeOnly), text) // a closed terminal is no reason to stop
+		writeLine(f.program.Out, "%s  %s", f.program.Clock.Now().Format(time.TimeOnly), text)
 		return
 	}
 	encoder := json.NewEncoder(f.program.Out)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(line) // as above
+	_ = encoder.Encode(line) // a closed terminal is no reason to stop
 }

@@ -48,7 +48,7 @@ reads the pod alone: what it says of the database is what the operator wrote las
 			return err
 		}
 		out := why(pod)
-		return p.print(out, func(w io.Writer) { _, _ = fmt.Fprintln(w, out.Message) })
+		return p.print(out, func(w io.Writer) { writeLine(w, "%s", out.Message) })
 	}
 	return cmd
 }

@@ -137,6 +137,9 @@ func (p *Program) address(file *manifest.File, n need) (Address, error) {
 	}
 	address.Schema = cmp.Or(address.Schema, p.Getenv(schemaVariable))
 	address.Pooler = cmp.Or(address.Pooler, p.Getenv(poolerVariable))
+	if problem := manifest.ProblemOfSchema(address.Schema); address.Schema != "" && problem != "" {
+		return Address{}, storage.Refuse(storage.CodeInvalidSpec, "database schema %.80q: %s", address.Schema, problem)
+	}
 	if address.Pooler != "" && address.Pooler != "None" && address.Pooler != "Transaction" {
 		return Address{}, usagef("--pooler is None or Transaction, not %q", address.Pooler)
 	}

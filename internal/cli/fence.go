@@ -67,22 +67,22 @@ func (p *Program) fenceVerb(verb, short string) *cobra.Command {
 }
 
 func writeFence(w io.Writer, out fenceOutput) {
-	_, _ = fmt.Fprintln(w, out.Message)
+	writeLine(w, "%s", out.Message)
 	section(w, "repaired", out.Repaired)
 	if len(out.Findings) > 0 {
-		_, _ = fmt.Fprintln(w, "found:")
+		writeLine(w, "found:")
 	}
 	for _, f := range out.Findings {
-		_, _ = fmt.Fprintf(w, "  %s: %s", f.Object, f.Problem)
+		var more string
 		if f.Rows > 0 {
-			_, _ = fmt.Fprintf(w, " (%d rows)", f.Rows)
+			more = fmt.Sprintf(" (%d rows)", f.Rows)
 		}
 		if f.Repairable {
-			_, _ = fmt.Fprint(w, " -> syncbarrier fence repair")
+			more += " -> syncbarrier fence repair"
 		}
-		_, _ = fmt.Fprintln(w)
+		writeLine(w, "  %s: %s%s", f.Object, f.Problem, more)
 	}
 	if out.GotIn > 0 && len(out.Findings) == 0 {
-		_, _ = fmt.Fprintf(w, "%d commits were stored below the fence\n", out.GotIn)
+		writeLine(w, "%d commits were stored below the fence", out.GotIn)
 	}
 }

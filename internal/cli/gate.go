@@ -124,10 +124,10 @@ func writeGate(w io.Writer, name string, version int64, verdict storage.GateVerd
 		subject = fmt.Sprintf("%s version %d", name, version)
 	}
 	if verdict.Open {
-		_, _ = fmt.Fprintf(w, "gate open: %s%s\n", subject, readOnly(verdict))
+		writeLine(w, "gate open: %s%s", subject, readOnly(verdict))
 		return
 	}
-	_, _ = fmt.Fprintf(w, "gate closed: %s: %s: %s\n", subject, verdict.Reason, verdict.Message)
+	writeLine(w, "gate closed: %s: %s: %s", subject, verdict.Reason, verdict.Message)
 }
 
 func readOnly(verdict storage.GateVerdict) string {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -77,8 +78,20 @@ func (p *Program) say(format string, args ...any) {
 	if p.json() {
 		w = p.Err
 	}
-	_, _ = fmt.Fprintf(w, format+"\n", args...) // a closed terminal is no reason to stop a migration
+	writeLine(w, format, args...)
 }
+
+// writeLine writes one line, whatever the names and messages in it hold: a partition key may end a line, and write one of ours after it.
+func writeLine(w io.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintln(w, legible.Line(fmt.Sprintf(format, args...))) // a closed terminal is no reason to stop a migration
+}
+
+// indented gives a text of several lines, such as the problems of a file, in which no line but the first stands at the left, where ours begin.
+func indented(text string) string {
+	return endOfLine.ReplaceAllString(text, "\n  $1")
+}
+
+var endOfLine = regexp.MustCompile(`\n *(\S)`)
 
 // failure is the JSON of an error.
 type failure struct {
@@ -110,12 +123,12 @@ func (p *Program) printError(err error, code int) {
 		_ = p.print(f, nil)
 		return
 	}
-	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %s\n", reasonOf(err, code), message)
+	_, _ = fmt.Fprintf(p.Err, "syncbarrier: %s: %s\n", reasonOf(err, code), indented(message))
 	switch code {
 	case exitUsage:
-		_, _ = fmt.Fprintln(p.Err, "syncbarrier --help shows how it is called")
+		writeLine(p.Err, "syncbarrier --help shows how it is called")
 	case exitInterrupted, exitTerminated:
-		_, _ = fmt.Fprintln(p.Err, "what was under way is rolled back, what was done stays; the same command goes on from there")
+		writeLine(p.Err, "what was under way is rolled back, what was done stays; the same command goes on from there")
 	}
 }
 
@@ -139,12 +152,25 @@ func reasonOf(err error, code int) string {
 	return "Error"
 }
 
+// cell is a name as it stands in a table, where there may be none.
+func cell(name string) string {
+	const widest = 100 // another program's key may have 2000 bytes, and every row would be as wide; -o json has it whole
+	if name == "" {
+		return ""
+	}
+	return legible.Cut(legible.Name(name), widest)
+}
+
 // table writes aligned columns.
 func table(w io.Writer, header []string, rows [][]string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, strings.Join(header, "\t"))
 	for _, row := range rows {
-		_, _ = fmt.Fprintln(t, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i := range row {
+			cells[i] = legible.Line(row[i])
+		}
+		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	_ = t.Flush()
 }

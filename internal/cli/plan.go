@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -96,26 +97,29 @@ func planSummary(plan storage.Plan) string {
 
 func writePlan(w io.Writer, plan storage.Plan, target storage.Target, full bool) {
 	d := plan.Decision
-	_, _ = fmt.Fprintf(w, "%s/%s: %s (plan %s)\n", target.Owner.Namespace, target.Owner.Name, planSummary(plan), plan.Hash)
+	writeLine(w, "%s/%s: %s (plan %s)", target.Owner.Namespace, target.Owner.Name, planSummary(plan), plan.Hash)
 	section(w, "locks, in this order", lockLines(plan.Locks))
-	section(w, "statements", statementLines(plan.Statements, full))
+	if len(plan.Statements) > 0 {
+		writeLine(w, "statements:")
+		writeStatements(w, "  ", statementLines(plan.Statements, full))
+	}
 	section(w, "fence", fenceLines(d.Raise))
 	var declared []string
 	for _, c := range d.Declare {
-		declared = append(declared, fmt.Sprintf("%s (version %d, %s)", c.Name, c.Version, rowsWord(len(c.Partitions))))
+		declared = append(declared, fmt.Sprintf("%s (version %d, %s)", legible.Name(c.Name), c.Version, rowsWord(len(c.Partitions))))
 	}
 	section(w, "backfills", declared)
 	section(w, "rows, estimated", rowLines(plan.Rows))
 	if d.Outcome == storage.Migrate {
-		_, _ = fmt.Fprintf(w, "expected: lock held %s; old programs cannot write and new ones do not serve for %s\n",
+		writeLine(w, "expected: lock held %s; old programs cannot write and new ones do not serve for %s",
 			about(plan.ExpectedHold), about(plan.ExpectedPause))
 		if d.MinReader > 0 {
-			_, _ = fmt.Fprintf(w, "oldest version that may serve afterwards: %d\n", d.MinReader)
+			writeLine(w, "oldest version that may serve afterwards: %d", d.MinReader)
 		}
 	}
 	var unversioned []string
 	for _, u := range plan.Unversioned {
-		unversioned = append(unversioned, fmt.Sprintf("%s: application %q, user %s, %s", u.Table, u.Application, u.User, countOf(int64(u.Sessions), "session", "sessions")))
+		unversioned = append(unversioned, fmt.Sprintf("%s: application %q, user %s, %s", legible.Name(u.Table), u.Application, legible.Name(u.User), countOf(int64(u.Sessions), "session", "sessions")))
 	}
 	section(w, "writing now without a version", unversioned)
 	var blockers []string
@@ -130,9 +134,21 @@ func section(w io.Writer, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	_, _ = fmt.Fprintf(w, "%s:\n", title)
+	writeLine(w, "%s:", title)
 	for _, line := range lines {
-		_, _ = fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(line, "\n", "\n    "))
+		writeLine(w, "  %s", line)
+	}
+}
+
+// writeStatements writes SQL, of which every line but the first stands further in: a name in it may end a line, as the SQL itself does.
+func writeStatements(w io.Writer, indent string, statements []string) {
+	for _, statement := range statements {
+		for i, line := range strings.Split(statement, "\n") {
+			if i > 0 {
+				line = "  " + line
+			}
+			writeLine(w, "%s%s", indent, line)
+		}
 	}
 }
 
@@ -155,7 +171,7 @@ func statementLines(statements []string, full bool) []string {
 func lockLines(locks []storage.LockNote) []string {
 	var lines []string
 	for _, lock := range locks {
-		lines = append(lines, lock.Table+"  "+lock.Mode)
+		lines = append(lines, legible.Name(lock.Table)+"  "+lock.Mode)
 	}
 	return lines
 }
@@ -176,7 +192,7 @@ func fenceLines(raise map[string]int64) []string {
 func rowLines(rows map[string]int64) []string {
 	var lines []string
 	for table, n := range rows {
-		lines = append(lines, table+"  "+strconv.FormatInt(n, 10))
+		lines = append(lines, legible.Name(table)+"  "+strconv.FormatInt(n, 10))
 	}
 	sort.Strings(lines)
 	return lines

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"os"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/syncbarrier/syncbarrier/internal/backfill"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -29,18 +29,18 @@ type progress struct {
 const lineEvery = 5 * time.Second
 
 func (p *Program) newProgress(name string, now storage.CheckpointProgress, estimate func() int64) *progress {
-	s := &progress{program: p, name: name, estimate: estimate, before: now.RowsDone, total: estimated(now), started: p.Clock.Now(), shown: p.Clock.Now()}
-	if !p.json() && isTerminal(p.Err) {
+	s := &progress{program: p, name: legible.Name(name), estimate: estimate, before: now.RowsDone, total: estimated(now), started: p.Clock.Now(), shown: p.Clock.Now()}
+	if !p.json() && isTerminal(p.screen) {
 		s.bar = progressbar.NewOptions64(s.total,
-			progressbar.OptionSetWriter(p.Err), progressbar.OptionSetDescription("backfill "+name),
+			progressbar.OptionSetWriter(p.screen), progressbar.OptionSetDescription("backfill "+s.name),
 			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 			progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 	} else if now.Activated == now.Total {
-		p.say("backfill %s: is activated already", name)
+		p.say("backfill %s: is activated already", s.name)
 	} else if now.RowsDone > 0 {
-		p.say("backfill %s: goes on, %d of about %d rows are done", name, now.RowsDone, s.total)
+		p.say("backfill %s: goes on, %d of about %d rows are done", s.name, now.RowsDone, s.total)
 	} else {
-		p.say("backfill %s: begins", name)
+		p.say("backfill %s: begins", s.name)
 	}
 	return s
 }
@@ -97,7 +97,7 @@ func (s *progress) moved(e backfill.Event) {
 func (s *progress) line(format string, args ...any) {
 	if s.bar != nil {
 		_ = s.bar.Clear()
-		_, _ = fmt.Fprintf(s.program.Err, format+"\n", args...)
+		writeLine(s.program.Err, format, args...)
 		return
 	}
 	s.program.say(format, args...)

@@ -151,7 +151,7 @@ func stateOf(c storage.CheckpointProgress) storage.State {
 
 func writeStatus(w io.Writer, status storage.Status, out statusOutput) {
 	if status.Protocol == 0 {
-		_, _ = fmt.Fprintf(w, "no Syncbarrier catalog in this database schema (%s)\n", out.Server)
+		writeLine(w, "no Syncbarrier catalog in this database schema (%s)", out.Server)
 		return
 	}
 	lines := [][2]string{
@@ -165,15 +165,15 @@ func writeStatus(w io.Writer, status storage.Status, out statusOutput) {
 		lines = append(lines, [2]string{"refused", countOf(out.Refused, "write", "writes") + ", as far as the database can count them"})
 	}
 	for _, line := range lines {
-		_, _ = fmt.Fprintf(w, "%-9s %s\n", line[0], line[1])
+		writeLine(w, "%-9s %s", line[0], line[1])
 	}
 	writeGate(w, "", out.StoredVersion, storage.GateVerdict{Open: out.Open, Writable: out.Writable, Reason: storage.GateReason(out.Reason), Message: out.Message})
 	if len(out.Checkpoints) > 0 {
-		_, _ = fmt.Fprintln(w)
+		writeLine(w, "")
 		writeCheckpoints(w, out.Checkpoints)
 	}
 	if len(out.Sources) > 0 {
-		_, _ = fmt.Fprintln(w)
+		writeLine(w, "")
 		writeSources(w, out)
 	}
 }
@@ -190,12 +190,12 @@ func writeSources(w io.Writer, out statusOutput) {
 		if s.LogRows >= storage.MaxCountedLogRows {
 			count += " or more"
 		}
-		rows = append(rows, []string{s.Table, capture, fenceWord(s.MinWriterVersion), strconv.FormatInt(s.Partitions, 10), count})
+		rows = append(rows, []string{cell(s.Table), capture, fenceWord(s.MinWriterVersion), strconv.FormatInt(s.Partitions, 10), count})
 	}
 	table(w, []string{"SOURCE", "CAPTURE", "FENCE", "PARTITIONS", "LOGGED CHANGES"}, rows)
-	_, _ = fmt.Fprintf(w, "log on disk: %.1f MiB\n", float64(out.LogBytes)/(1<<20))
+	writeLine(w, "log on disk: %.1f MiB", float64(out.LogBytes)/(1<<20))
 	if out.LogGrowing != "" {
-		_, _ = fmt.Fprintf(w, "note: %s\n", out.LogGrowing)
+		writeLine(w, "note: %s", out.LogGrowing)
 	}
 }
 
@@ -232,7 +232,7 @@ func writeCheckpoints(w io.Writer, checkpoints []checkpointOutput) {
 	var rows [][]string
 	for _, c := range checkpoints {
 		rows = append(rows, []string{
-			c.Name, strconv.FormatInt(c.Version, 10), c.State, fmt.Sprintf("%d/%d", c.Activated, c.Total),
+			cell(c.Name), strconv.FormatInt(c.Version, 10), c.State, fmt.Sprintf("%d/%d", c.Activated, c.Total),
 			rowsOf(c), fmt.Sprintf("%.0f%%", c.Percent), c.LastError,
 		})
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os/user"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -19,6 +21,9 @@ func (p *Program) abandonCommand() *cobra.Command {
 			if reason == "" || version == 0 {
 				return usagef("--version and --reason are needed; they are kept in the history")
 			}
+			if strings.ContainsFunc(reason, unicode.IsControl) {
+				return usagef("--reason is one line of text")
+			}
 			if !yes {
 				return usagef("rows that checkpoint %q has not filled stay unfilled, and the gate opens without them; say --yes", name)
 			}
@@ -27,7 +32,7 @@ func (p *Program) abandonCommand() *cobra.Command {
 				return err
 			}
 			return p.print(map[string]any{"reason": "Abandoned", "message": fmt.Sprintf("checkpoint %q is abandoned", name), "rows": rows}, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "checkpoint %q of version %d is abandoned: %d rows deleted\n", name, version, rows)
+				writeLine(w, "checkpoint %q of version %d is abandoned: %d rows deleted", name, version, rows)
 			})
 		})
 	cmd.Flags().Int64Var(&version, "version", 0, "the checkpoint's version")
@@ -67,10 +72,10 @@ func (p *Program) pruneCommand() *cobra.Command {
 			}
 			return p.print(map[string]any{"reason": "Pruned", "message": "pruned", "partition": partition, "horizon": horizon}, func(w io.Writer) {
 				if horizon == 0 {
-					_, _ = fmt.Fprintf(w, "partition %q has no log, nothing is gone\n", partition)
+					writeLine(w, "partition %q has no log, nothing is gone", partition)
 					return
 				}
-				_, _ = fmt.Fprintf(w, "partition %q: the log at or below %d is gone\n", partition, horizon)
+				writeLine(w, "partition %q: the log at or below %d is gone", partition, horizon)
 			})
 		},
 	}
@@ -98,10 +103,10 @@ func (p *Program) removeCommand() *cobra.Command {
 			}
 			return p.print(map[string]any{"reason": removeWord(yes), "message": removeWord(yes), "statements": statements}, func(w io.Writer) {
 				for _, statement := range statements {
-					_, _ = fmt.Fprintln(w, statement+";")
+					writeStatements(w, "", []string{statement + ";"})
 				}
 				if !yes && len(statements) > 0 {
-					_, _ = fmt.Fprintln(w, "-- nothing was changed; --yes runs this. The fence goes with it: old programs can write again.")
+					writeLine(w, "-- nothing was changed; --yes runs this. The fence goes with it: old programs can write again.")
 				}
 			})
 		},

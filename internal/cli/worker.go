@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/backfill"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -75,13 +77,17 @@ func (w *worker) run(ctx context.Context) error {
 	return reported{code}
 }
 
-// shortened bounds a message so that the line it stands in fits a termination message, which holds the last 2 KiB of a log.
+// shortened bounds a message so that the line it stands in fits a termination message, which holds the last 2 KiB of a log: a line whose
+// beginning is lost tells the operator nothing. What counts is the message as it is written, where a character of a key can take six bytes.
 func shortened(message string) string {
 	const limit = 1200
-	if len(message) <= limit {
-		return message
+	for most := limit; ; most -= limit / 20 {
+		short := legible.Cut(message, most)
+		written, err := json.Marshal(short)
+		if err != nil || len(legible.Text(string(written))) <= limit || most <= limit/20 {
+			return short
+		}
 	}
-	return string([]rune(message[:limit])) + "..."
 }
 
 // work opens the database and works on it, again and again as its address changes.

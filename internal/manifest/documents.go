@@ -114,6 +114,9 @@ func (d *document) decode() error {
 	if expandedSize(nodes, map[*yaml.Node]int{}) > MaxDocumentBytes {
 		return problems{{line: d.line, message: fmt.Sprintf("the document has more than %d bytes once its aliases are followed", MaxDocumentBytes)}}
 	}
+	if err := d.keyProblems(); err != nil {
+		return err
+	}
 	converted, err := sigsyaml.YAMLToJSONStrict(text)
 	if err != nil {
 		if merge := d.mergeProblem(); merge != nil {

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -9,19 +10,35 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-// checkIdentifier: a name that the database would cut or refuse is found before any lock is taken. Everything else is legal, since
-// names are always quoted. The schema bounds characters; the database counts bytes.
+// checkIdentifier: a name that the database would cut or refuse is found before any lock is taken.
 func (r *relations) checkIdentifier(path *field.Path, name string) {
-	switch {
-	case name == "":
+	if name == "" {
 		r.errs = append(r.errs, field.Required(path, "a name must not be empty"))
-	case len(name) > storage.MaxIdentifierBytes:
-		r.invalid(path, name, "a name has at most %d bytes, this one has %d", storage.MaxIdentifierBytes, len(name))
-	case strings.ContainsRune(name, 0):
-		r.invalid(path, name, "a name cannot hold the character NUL")
-	case !utf8.ValidString(name):
-		r.invalid(path, name, "a name must be valid UTF-8")
+	} else if problem := problemOfName(name); problem != "" {
+		r.invalid(path, name, "%s", problem)
 	}
+}
+
+// problemOfName says what keeps a name from being a name in a database; "": nothing. Everything else is legal, since names are always quoted.
+// The schema bounds characters; the database counts bytes.
+func problemOfName(name string) string {
+	switch {
+	case len(name) > storage.MaxIdentifierBytes:
+		return fmt.Sprintf("a name has at most %d bytes, this one has %d", storage.MaxIdentifierBytes, len(name))
+	case strings.ContainsRune(name, 0):
+		return "a name cannot hold the character NUL"
+	case !utf8.ValidString(name):
+		return "a name must be valid UTF-8"
+	}
+	return ""
+}
+
+// ProblemOfSchema says what keeps a name from being that of a database schema which Syncbarrier works in; "": nothing.
+func ProblemOfSchema(name string) string {
+	if isSystemSchema(name) {
+		return "it is one of PostgreSQL's own schemas"
+	}
+	return problemOfName(name)
 }
 
 // checkTableName: also, the tables of the sync protocol and our own are no application's.
@@ -51,6 +68,13 @@ func isSystemSchema(name string) bool {
 // isBatchRelation tells the names that a backfill's SQL knows as relations of ours: they would hide a table of that name.
 func isBatchRelation(name string) bool {
 	return name == "batch" || name == "changed"
+}
+
+// checkText: a name of our own, which no database has but as data.
+func (r *relations) checkText(path *field.Path, name string) {
+	if strings.ContainsRune(name, 0) || !utf8.ValidString(name) {
+		r.invalid(path, name, "a name must be UTF-8 text without the character NUL")
+	}
 }
 
 // checkSQL: SQL that says nothing, or that no database takes. What it says is for the database to judge.

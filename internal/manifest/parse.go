@@ -138,7 +138,7 @@ func (f *File) addSchema(d *document, s *resourceSchema) error {
 	}
 	placeholder := fillDatabase(d.object)
 	if errs := s.admit(d.object); len(errs) > 0 {
-		return fieldProblems(errs, d.lineOf)
+		return d.schemaProblems(errs)
 	}
 	if err := toTyped(d.object, &f.Schema); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (f *File) addSchema(d *document, s *resourceSchema) error {
 
 func (f *File) addCheckpoint(d *document, s *resourceSchema) error {
 	if errs := s.admit(d.object); len(errs) > 0 {
-		return fieldProblems(errs, d.lineOf)
+		return d.schemaProblems(errs)
 	}
 	var checkpoint v1alpha1.BackfillCheckpoint
 	if err := toTyped(d.object, &checkpoint); err != nil {

@@ -10,18 +10,24 @@ import (
 // lineOf gives the line of the file on which a field stands, or, for one that is missing, on which its parent begins. 0 if that is not
 // known.
 func (d *document) lineOf(path string) int {
+	_, line := d.find(path)
+	return line
+}
+
+// find gives what a path leads to, nil if it leads nowhere, and the line.
+func (d *document) find(path string) (*yaml.Node, int) {
 	if d.nodes == nil || len(d.nodes.Content) == 0 {
-		return d.line
+		return nil, d.line
 	}
 	node, line := d.nodes.Content[0], d.nodes.Content[0].Line
 	for _, step := range splitPath(path) {
 		key, value := child(node, step)
 		if value == nil {
-			break
+			return nil, line + d.line - 1
 		}
 		node, line = value, key.Line
 	}
-	return line + d.line - 1
+	return node, line + d.line - 1
 }
 
 // splitPath takes a field path apart: spec.tables[0].columns becomes spec, tables, 0, columns. What stands in brackets is one

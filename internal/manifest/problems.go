@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -69,15 +70,24 @@ func fieldProblems(errs field.ErrorList, lineOf func(path string) int) problems 
 	return found
 }
 
+// schemaProblems are those that the schema found in a document.
+func (d *document) schemaProblems(errs field.ErrorList) problems {
+	found := fieldProblems(errs, d.lineOf)
+	for i, err := range errs {
+		found[i].message += d.quoteHint(err)
+	}
+	return found
+}
+
 // maxValueBytes bounds how much of a wrong value is repeated.
 const maxValueBytes = 80
 
-// describe is the error's text, with a long value cut: a value may be SQL, and people know their file.
+// describe is the error's text in one line, with a long value cut: a value may be SQL, and people know their file.
 func describe(err *field.Error) string {
 	if value, ok := err.BadValue.(string); ok && len(value) > maxValueBytes {
 		short := *err
-		short.BadValue = strings.ToValidUTF8(value[:maxValueBytes], "") + "..."
-		return short.Error()
+		short.BadValue = legible.Cut(value, maxValueBytes+len("..."))
+		err = &short
 	}
-	return err.Error()
+	return legible.Line(err.Error()) // paths hold names of columns as they are
 }

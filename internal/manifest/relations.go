@@ -75,9 +75,8 @@ func (r *relations) checkDatabase() {
 		return
 	}
 	path, name := r.root.Child("database", "postgres", "schema"), r.spec.Database.Postgres.Schema
-	r.checkIdentifier(path, name)
-	if isSystemSchema(name) {
-		r.invalid(path, name, "it is one of PostgreSQL's own schemas")
+	if problem := ProblemOfSchema(name); problem != "" {
+		r.invalid(path, name, "%s", problem)
 	}
 }
 

@@ -180,6 +180,7 @@ func (r *relations) checkVerify(c checkpoint) {
 	seen := map[string]bool{}
 	for i := range c.Verify {
 		verify, at := &c.Verify[i], c.path.Child("verify").Index(i)
+		r.checkText(at.Child("name"), verify.Name)
 		r.checkSQL(at.Child("query"), verify.Query)
 		if seen[verify.Name] {
 			r.errs = append(r.errs, field.Duplicate(at.Child("name"), verify.Name))

@@ -49,6 +49,9 @@ func (r *relations) checkColumns(path *field.Path, table *v1alpha1.Table) {
 			r.errs = append(r.errs, field.Duplicate(at.Child("name"), column.Name))
 		}
 		seen[column.Name] = true
+		if column.SQLType != "" {
+			r.checkSQL(at.Child("sqlType"), column.SQLType)
+		}
 		if !isSyncular(table) {
 			continue
 		}

@@ -191,10 +191,14 @@ func TestRelationsRefuse(t *testing.T) {
 		}, "spec.checkpoints[0].verify[1].name", ""},
 		"a source column set by itself": {func(s *spec) { s.Checkpoints[0].Sources[0].Columns = []string{"title", "title_norm"} }, "spec.checkpoints[0].sources[0].columns[1]", `checkpoint "title-norm" sets this column`},
 
-		"the partition of all":         {func(s *spec) { s.Checkpoints[0].Partitions = []string{"*"} }, "spec.checkpoints[0].partitions[0]", `the key "*" is reserved`},
-		"a captured partition":         {func(s *spec) { s.Checkpoints[0].Partitions = []string{"a", "capture:todos/=a"} }, "spec.checkpoints[0].partitions[1]", "write the bare value"},
-		"an empty partition":           {func(s *spec) { s.Checkpoints[0].Partitions = []string{""} }, "spec.checkpoints[0].partitions[0]", "must not be empty"},
-		"a partition of 257 bytes":     {func(s *spec) { s.Checkpoints[0].Partitions = []string{strings.Repeat("ä", 128) + "x"} }, "spec.checkpoints[0].partitions[0]", "at most 256 bytes, this one has 257"},
+		"the partition of all":     {func(s *spec) { s.Checkpoints[0].Partitions = []string{"*"} }, "spec.checkpoints[0].partitions[0]", `the key "*" is reserved`},
+		"a captured partition":     {func(s *spec) { s.Checkpoints[0].Partitions = []string{"a", "capture:todos/=a"} }, "spec.checkpoints[0].partitions[1]", "write the bare value"},
+		"an empty partition":       {func(s *spec) { s.Checkpoints[0].Partitions = []string{""} }, "spec.checkpoints[0].partitions[0]", "must not be empty"},
+		"a partition of 257 bytes": {func(s *spec) { s.Checkpoints[0].Partitions = []string{strings.Repeat("ä", 128) + "x"} }, "spec.checkpoints[0].partitions[0]", "at most 256 bytes, this one has 257"},
+		"a verify name with NUL":   {func(s *spec) { s.Checkpoints[0].Verify = []v1alpha1.Verify{{Name: "a\x00", Query: "SELECT 1"}} }, "spec.checkpoints[0].verify[0].name", "NUL"},
+		"a type with NUL": {func(s *spec) {
+			s.Tables[0].Columns[1].Type, s.Tables[0].Columns[1].SQLType = "", "text\x00"
+		}, "spec.tables[0].columns[1].sqlType", "NUL"},
 		"a partition with NUL":         {func(s *spec) { s.Checkpoints[0].Partitions = []string{"a\x00"} }, "spec.checkpoints[0].partitions[0]", "NUL"},
 		"a partition that is no UTF-8": {func(s *spec) { s.Checkpoints[0].Partitions = []string{"a\xff"} }, "spec.checkpoints[0].partitions[0]", "UTF-8"},
 		"one partition twice":          {func(s *spec) { s.Checkpoints[0].Partitions = []string{"a", "a"} }, "spec.checkpoints[0].partitions[1]", ""},
