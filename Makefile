@@ -41,14 +41,18 @@ verify: ## Fail if generate, fmt or go mod tidy would change anything, or a lint
 	go mod tidy -diff
 	$(MAKE) --no-print-directory lint
 
+# What the programs say they are, by --version and in the log of the manager: the tag of a release, or the commit.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+LDFLAGS = -s -w -X main.version=$(VERSION)
+
 .PHONY: build
-build: ## Build the programs into bin/.
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+build: ## Build the programs into bin/; VERSION=... says what they call themselves.
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 
 .PHONY: cross
 cross: ## Build what the image has for amd64 and arm64, and check that it needs nothing else to run.
 	for arch in amd64 arm64; do \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -o bin/linux-$$arch/ ./cmd/manager ./cmd/syncbarrier; \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags "$(LDFLAGS)" -o bin/linux-$$arch/ ./cmd/manager ./cmd/syncbarrier; \
 	  go run ./hack/static $$arch bin/linux-$$arch/*; \
 	done
 
@@ -82,8 +86,13 @@ run: ## Run the operator on this machine for the cluster; IMG=... names the imag
 	go run ./cmd/manager --leader-elect=false --log-format=text --metrics-bind-address=0 --worker-image=$(or $(IMG),syncbarrier) $(ARGS)
 
 .PHONY: docker-build
-docker-build: ## Build the image, for amd64 and arm64, with docker buildx; IMG=... names it.
-	docker buildx build --platform linux/amd64,linux/arm64 -t $(or $(IMG),syncbarrier) .
+docker-build: ## Build the image for this machine, with docker buildx; IMG=... names it.
+	docker buildx build --load --build-arg VERSION=$(VERSION) -t $(or $(IMG),syncbarrier) .
+
+.PHONY: docker-push
+docker-push: ## Build the image for amd64 and arm64 and push it; IMG=... names it, with its registry.
+	@test -n "$(IMG)" || { echo "say where to: make docker-push IMG=registry.example/syncbarrier:1" >&2; exit 2; }
+	docker buildx build --push --platform linux/amd64,linux/arm64 --build-arg VERSION=$(VERSION) -t $(IMG) .
 
 .PHONY: bench
 bench: ## Measure the speeds that docs/design.md promises, side by side.

@@ -23,6 +23,10 @@ if [ -z "${KUBECONFIG:-}" ]; then
 	export KUBECONFIG=$kubeconfig
 else
 	kubectl() { command kubectl "$@"; }
+	if [ -z "${LOAD_IMAGE:-}" ] && ! (. hack/cluster/settings.sh && runs containerd); then
+		echo "KUBECONFIG names a cluster of yours: say in LOAD_IMAGE how it gets an image, such as LOAD_IMAGE=\"kind load image-archive\"" >&2
+		exit 2
+	fi
 fi
 
 step "the images"

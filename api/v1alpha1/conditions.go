@@ -64,18 +64,18 @@ const (
 
 	// ReasonMigrating appears while the barrier of strategy Barrier is made.
 	ReasonMigrating = "Migrating"
-	// ReasonPreparing appears while the first step of strategy Online is made.
+	// ReasonPreparing appears while the first step of strategy Online is made. Not in this version.
 	ReasonPreparing = "Preparing"
 	// ReasonBackfilling appears while workers go over the table.
 	ReasonBackfilling = "Backfilling"
 	// ReasonCatchingUp appears while workers apply what changed after the table was read.
 	ReasonCatchingUp = "CatchingUp"
-	// ReasonSourceChanged appears when an attempt to activate found changes that are not yet applied, or that the log cannot
-	// answer for; the work goes on, or begins again.
+	// ReasonSourceChanged appears when the log could not say whether a change was missed, and the pass over the table begins again, three
+	// times at most.
 	ReasonSourceChanged = "SourceChanged"
 	// ReasonActivating appears while a checkpoint is being activated.
 	ReasonActivating = "Activating"
-	// ReasonFinishing appears while the last step of strategy Online is made.
+	// ReasonFinishing appears while the last step of strategy Online is made. Not in this version.
 	ReasonFinishing = "Finishing"
 
 	// For a person, without being broken.
@@ -110,13 +110,13 @@ const (
 	ReasonFenceBroken = "FenceBroken"
 	// ReasonVerificationFailed appears when a verify query found wrong rows; the message names the check and up to ten keys.
 	ReasonVerificationFailed = "VerificationFailed"
-	// ReasonNotConverging appears when a container of the user's own does not catch up with the changes.
+	// ReasonNotConverging appears when a backfill does not catch up with the changes of its sources.
 	ReasonNotConverging = "NotConverging"
-	// ReasonUnverifiable appears when the log could not answer three times running whether a change was missed.
+	// ReasonUnverifiable appears when the log could not answer whether a change was missed, after the first pass and after three more.
 	ReasonUnverifiable = "Unverifiable"
 	// ReasonCheckpointOrphaned appears when a declared checkpoint has no object and no file that speaks of it any more.
 	ReasonCheckpointOrphaned = "CheckpointOrphaned"
-	// ReasonInternal appears when something failed that this program has no word for, such as a full disk, or a defect of its own; the
+	// ReasonInternal appears when something failed that this program has no word for, such as a damaged index, or a defect of its own; the
 	// message has the database's words. It is tried again at every resync.
 	ReasonInternal = "Internal"
 )

@@ -143,7 +143,7 @@ const (
 	// StrategyBarrier moves marker and fence first and backfills afterwards: old writers are shut out for as long as the
 	// backfill takes.
 	StrategyBarrier StrategyType = "Barrier"
-	// StrategyOnline backfills while old programs write, and moves marker and fence at the end.
+	// StrategyOnline backfills while old programs write, and moves marker and fence at the end. Not in this version: InvalidSpec.
 	StrategyOnline StrategyType = "Online"
 )
 
@@ -164,7 +164,7 @@ const (
 // Strategy says how and when old writers are shut out.
 type Strategy struct {
 	// type is the strategy. Barrier, the default, shuts old writers out first and backfills then. Online backfills while they
-	// write and shuts them out for less than a second at the end.
+	// write and shuts them out for less than a second at the end; it is not in this version, which refuses it as InvalidSpec.
 	// +optional
 	// +kubebuilder:default=Barrier
 	Type StrategyType `json:"type,omitempty"`

@@ -26,6 +26,9 @@ approved by those who may.
 Probes are at /healthz and /readyz, metrics at /metrics. The environment gives POD_NAME and POD_NAMESPACE, the manager's own pod, from
 which the image of the workers is read.`
 
+// version is set by the linker, see VERSION in the Makefile.
+var version = "development"
+
 func main() {
 	if err := command().Execute(); err != nil {
 		if !errors.Is(err, errLogged) {
@@ -48,6 +51,7 @@ func command() *cobra.Command {
 		Example: "  manager                                        in a pod, for all namespaces\n" +
 			"  manager --namespaces=shop                      for one namespace\n" +
 			"  manager --leader-elect=false --worker-image=I  on your machine, for the cluster of your kubeconfig",
+		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -62,6 +66,7 @@ func command() *cobra.Command {
 			defer stop()
 			logger := newLogger(os.Stderr, &o)
 			useLogger(logger)
+			logger.Info("the manager begins", "version", version)
 			if err := run(ctx, &o); err != nil {
 				logger.Error(err, "the manager ends")
 				return errLogged

@@ -9,7 +9,7 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/cli"
 )
 
-// version is set when a release is built.
+// version is set by the linker, see VERSION in the Makefile.
 var version = "development"
 
 func main() {
