@@ -251,10 +251,11 @@ func (r *PodReconciler) lookAgain(pass *podPass) time.Duration {
 	return after
 }
 
-// waits says whether a pod waits for what its database will show, or a checkpoint is open.
+// waits says whether a pod waits for what the database of the pass will show, or a checkpoint is open. One that waits for another SyncSchema is
+// looked after by that one's passes.
 func (p *podPass) waits() bool {
 	for _, judged := range p.pods {
-		switch judged.verdict.Reason {
+		switch judged.verdict.ReasonBy(p.name.Name) {
 		case v1alpha1.ReasonMigrationPending, v1alpha1.ReasonBackfilling, v1alpha1.ReasonCheckpointMissing, v1alpha1.ReasonUnreachable,
 			v1alpha1.ReasonStandby, v1alpha1.ReasonConflict:
 			return true

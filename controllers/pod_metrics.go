@@ -9,7 +9,7 @@ import (
 var (
 	gatePods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_gate_pods",
-		Help: "Pods that ask for the gate of a SyncSchema, by the reason of their condition.",
+		Help: "Pods that ask for the gate of a SyncSchema, by the reason that it gives: a pod that requires several is counted for each by that one's own.",
 	}, []string{labelNamespace, labelSchemaName, labelReason})
 	gateOrphans = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_gate_orphaned_pods",
@@ -49,7 +49,7 @@ func (r *PodReconciler) show(pass *podPass) {
 	}
 	ungated := 0
 	for _, judged := range pass.pods {
-		gatePods.WithLabelValues(pass.name.Namespace, pass.name.Name, judged.verdict.Reason).Inc()
+		gatePods.WithLabelValues(pass.name.Namespace, pass.name.Name, judged.verdict.ReasonBy(pass.name.Name)).Inc()
 		if !carriesGate(judged.pod) && !ofJob(judged.pod) {
 			ungated++
 		}

@@ -3,6 +3,7 @@ package controllers
 import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,6 +46,18 @@ var _ = Describe("Pods that several hands reach for", func() {
 		version := passes()
 		Expect(g.state(both)).To(Equal(unmigrated))
 		Expect(passes()).To(Equal(version), "nothing is written while it waits")
+
+		By("the SyncSchema that it does not wait for being at rest")
+		g.clock.advance(hotGate)
+		result, err := g.pods.Reconcile(g.ctx, request(g.namespace, "billing"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(BeNumerically("~", coldGate, coldGate/4))
+		of := prometheus.Labels{"namespace": g.namespace, "schema": "billing"}
+		Expect(g.metric("syncbarrier_gate_pods", of)).To(BeEquivalentTo(1))
+		Expect(g.metric("syncbarrier_gate_pods", with(of, "reason", v1alpha1.ReasonGateOpen))).To(BeEquivalentTo(1))
+		Expect(g.look().RequeueAfter).To(Equal(hotGate))
+		of["schema"] = "clinic"
+		Expect(g.metric("syncbarrier_gate_pods", with(of, "reason", v1alpha1.ReasonMigrationPending))).To(BeEquivalentTo(1))
 
 		By("a pass that has read the gate and is slow to write")
 		g.apply(g.clinic(7))

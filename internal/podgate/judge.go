@@ -50,7 +50,12 @@ type Verdict struct {
 	Open    bool
 	Reason  string
 	Message string
+	// Reasons has what each SyncSchema that the pod requires says of it. It is empty where nothing is required that can be judged.
+	Reasons map[string]string
 }
+
+// ReasonBy gives what one SyncSchema says of the pod: a pod that waits for another one does not wait for it.
+func (v Verdict) ReasonBy(schema string) string { return cmp.Or(v.Reasons[schema], v.Reason) }
 
 // Requirements gives what a pod requires: what it was created with, where that is known. The reason is empty, or why it requires nothing that
 // can be judged, or VersionEdited beside what its annotation names now.
@@ -94,7 +99,7 @@ func Judge(pod Pod, facts func(schema string) Facts) Verdict {
 	if pod.Open {
 		proofs = readProofs(pod.Message)
 	}
-	out := Verdict{Open: true, Reason: v1alpha1.ReasonGateOpen}
+	out := Verdict{Open: true, Reason: v1alpha1.ReasonGateOpen, Reasons: map[string]string{}}
 	var open, closed []string
 	for _, r := range required {
 		one := requirement{Requirement: r, facts: facts(r.Schema), superseded: slices.Contains(pod.Superseded, r.Schema)}
@@ -102,6 +107,7 @@ func Judge(pod Pod, facts func(schema string) Facts) Verdict {
 			one.proof = &known
 		}
 		verdict := one.judge(reason, message)
+		out.Reasons[r.Schema] = verdict.reason
 		switch {
 		case !verdict.open && out.Open:
 			out.Open, out.Reason = false, verdict.reason

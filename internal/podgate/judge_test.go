@@ -1,6 +1,7 @@
 package podgate
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,7 +267,11 @@ func TestEveryRequirementMustHold(t *testing.T) {
 		t.Errorf("the message does not speak of both: %q", got.Message)
 	}
 	both["billing"] = read(stored(3), reader(0))
-	expect(t, "one open", Judge(pod, of), v1alpha1.ReasonMigrationPending)
+	got = Judge(pod, of)
+	expect(t, "one open", got, v1alpha1.ReasonMigrationPending)
+	if by := []string{got.ReasonBy("billing"), got.ReasonBy("clinic")}; !slices.Equal(by, []string{v1alpha1.ReasonGateOpen, v1alpha1.ReasonMigrationPending}) {
+		t.Errorf("billing and clinic are said to say %q", by)
+	}
 	both["clinic"] = read()
 	got = Judge(pod, of)
 	expect(t, "both open", got, v1alpha1.ReasonGateOpen)
