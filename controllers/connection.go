@@ -39,7 +39,9 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Connection is a database address with everything that was in Secrets resolved.
 type Connection struct {
-	// Address is host:port/database, without a secret, for messages.
+	// Name is what messages call the database: what the spec says of its address, and in place of the rest the Secret and key that say it.
+	Name string
+	// Address is host:port/database. Any part of it may be of a Secret, so no message has it.
 	Address string
 	// Server is host:port: what answers, or does not, as a whole.
 	Server string
@@ -155,6 +157,7 @@ func (r *resolver) connection(ctx context.Context, in *v1alpha1.PostgresDatabase
 			"spec.database.postgres: exactly one of urlFrom and connection must be set; a cluster serves PostgreSQL only")
 	}
 	out := Connection{
+		Name:   databaseName(in, r.namespace),
 		Schema: cmp.Or(in.Schema, v1alpha1.DefaultPostgresSchema),
 		Pooler: string(cmp.Or(in.Pooler, v1alpha1.PoolerNone)),
 	}
@@ -174,6 +177,33 @@ func (r *resolver) connection(ctx context.Context, in *v1alpha1.PostgresDatabase
 		}
 	}
 	return out, out.setURL(text, r.namespace)
+}
+
+// databaseName is Connection.Name. What stands in a Secret is never shown, host and database included: whoever may edit the spec and not read the
+// Secret could take any key of it for one of them (docs/decisions/0011-secrets-are-used-not-shown.md).
+func databaseName(in *v1alpha1.PostgresDatabase, namespace string) string {
+	key := func(from *v1alpha1.SecretValue) string {
+		return fmt.Sprintf("key %q of Secret %q", from.SecretKeyRef.Key, from.SecretKeyRef.Name)
+	}
+	if in.URLFrom != nil {
+		return "the database of " + key(in.URLFrom)
+	}
+	of := in.Connection
+	part := func(from *v1alpha1.SecretValue, value string) string {
+		if from == nil {
+			return value
+		}
+		return "(" + key(from) + ")"
+	}
+	host := address.InNamespace(of.Host, namespace)
+	if strings.Contains(host, ":") {
+		host = "[" + strings.Trim(host, "[]") + "]"
+	}
+	port := int32(v1alpha1.DefaultPostgresPort)
+	if of.Port != nil {
+		port = *of.Port
+	}
+	return part(of.HostFrom, host) + ":" + part(of.PortFrom, strconv.Itoa(int(port))) + "/" + part(of.DatabaseFrom, of.Database)
 }
 
 func (r *resolver) addTLS(ctx context.Context, in *v1alpha1.PostgresTLS, out *Connection) error {
@@ -249,7 +279,7 @@ func (c *Connection) setURL(text, namespace string) error {
 	}
 	parsed, err := url.Parse("postgres://" + userinfo + "host" + tail)
 	// An @ after the host means that a character of the password was taken for its end: what follows would go to another server.
-	if err != nil || parsed.Fragment != "" || parsed.User.Username() == "" || strings.Contains(parsed.EscapedPath(), "@") {
+	if err != nil || parsed.Fragment != "" || parsed.User.Username() == "" || strings.Contains(parsed.EscapedPath()+parsed.RawQuery, "@") {
 		return errURL()
 	}
 	query := parsed.Query()

@@ -41,6 +41,7 @@ var _ = Describe("A connection", func() {
 			Expect(c.URL).To(BeEmpty())
 		},
 		Entry("characters that are not encoded, which would go to another host", "postgres://op:S3CRET@ss/w@db/x", "cannot be read"),
+		Entry("a question mark that is not encoded, behind what looks like a host", "postgres://op:ab@ss/x?S3CRET@db/x", "cannot be read"),
 		Entry("a fragment", "postgres://op:S3CRET/w#rd@db/x", "cannot be read"),
 		Entry("a broken escape", "postgres://op:S3CRET%zz@db/x", "cannot be read"),
 		Entry("the keyword form", "host=db password='S3CRET' dbname=x", "cannot be read"),
@@ -65,6 +66,7 @@ var _ = Describe("A connection", func() {
 		c, err := newResolver(suite.operator, namespace).connection(context.Background(), in)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(c.Server).To(Equal("clinic-rw." + namespace + ".svc:6432"))
+		Expect(c.Name).To(Equal(`(key "host" of Secret "parts"):(key "port" of Secret "parts")/app`))
 		Expect(string(c.URL)).To(ContainSubstring("sslmode=verify-full"))
 		Expect(partsOf(string(c.URL))["password"]).To(Equal(password))
 		text, err := json.Marshal(c)
@@ -74,6 +76,18 @@ var _ = Describe("A connection", func() {
 			Expect(shown).NotTo(ContainSubstring("p%40ss"))
 		}
 	})
+
+	DescribeTable("is called by what the spec says, and by the keys of the Secrets that say the rest:",
+		func(in v1alpha1.PostgresDatabase, name string) {
+			Expect(databaseName(&in, "shop")).To(Equal(name))
+		},
+		Entry("a connection string", v1alpha1.PostgresDatabase{URLFrom: keyOf("app", "uri")}, `the database of key "uri" of Secret "app"`),
+		Entry("parts of the spec", v1alpha1.PostgresDatabase{Connection: &v1alpha1.PostgresConnection{Host: "clinic-rw", Database: "app"}},
+			"clinic-rw.shop.svc:5432/app"),
+		Entry("an IPv6 address", v1alpha1.PostgresDatabase{Connection: &v1alpha1.PostgresConnection{Host: "fd00::1", Database: "app"}}, "[fd00::1]:5432/app"),
+		Entry("parts of Secrets", v1alpha1.PostgresDatabase{Connection: &v1alpha1.PostgresConnection{Host: "db.x", DatabaseFrom: keyOf("app", "dbname")}},
+			`db.x:5432/(key "dbname" of Secret "app")`),
+	)
 
 	DescribeTable("child names are DNS labels of at most 63 characters and never the same for two checkpoints:",
 		func(schema, checkpoint, name string) {
@@ -96,3 +110,7 @@ var _ = Describe("A connection", func() {
 		}
 	})
 })
+
+func keyOf(secret, key string) *v1alpha1.SecretValue {
+	return &v1alpha1.SecretValue{SecretKeyRef: v1alpha1.KeyReference{Name: secret, Key: key}}
+}

@@ -125,7 +125,7 @@ func (d *Databases) lease(ctx context.Context, c Connection) (*Lease, error) {
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to %s: %w", c.Address, context.Cause(ctx))
+			return nil, fmt.Errorf("connect to %s: %w", c.Name, context.Cause(ctx))
 		}
 	}
 }

@@ -140,10 +140,11 @@ const writerSample = 300 * time.Millisecond
 // openDatabase is the Opener of specs: the real backend. cmd/manager has its own, which also knows certificates.
 func openDatabase(ctx context.Context, c Connection) (Database, error) {
 	database, err := postgres.OpenDatabase(ctx, postgres.Config{
-		URL: string(c.URL), Pooler: c.Pooler, MaxConnections: PoolConnections, ApplicationName: "syncbarrier-manager", WriterSample: writerSample,
+		URL: string(c.URL), Name: c.Name, Pooler: c.Pooler, MaxConnections: PoolConnections, ApplicationName: "syncbarrier-manager",
+		WriterSample: writerSample,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", c.Address, err)
+		return nil, fmt.Errorf("open %s: %w", c.Name, err)
 	}
 	return database, nil
 }

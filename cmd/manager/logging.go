@@ -17,12 +17,15 @@ import (
 // newLogger writes a line an entry.
 func newLogger(to io.Writer, o *options) logr.Logger {
 	// logr counts verbosity upwards, slog downwards in steps of one.
-	handling := &slog.HandlerOptions{Level: slog.Level(-o.logLevel)}
+	handling := &slog.HandlerOptions{Level: slog.Level(-min(o.logLevel, mostVerbose))}
 	if strings.EqualFold(o.logFormat, "text") {
 		return logr.FromSlogHandler(calm{slog.NewTextHandler(to, handling)})
 	}
 	return logr.FromSlogHandler(calm{slog.NewJSONHandler(to, handling)})
 }
+
+// mostVerbose is how much is logged at most. From 8 on the client of the API server logs every answer with its body, and a Secret is one.
+const mostVerbose = 7
 
 // useLogger makes the libraries log as we do; those that use the package log too, as the HTTP servers do.
 func useLogger(logger logr.Logger) {

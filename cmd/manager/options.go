@@ -78,7 +78,7 @@ func (o *options) register(flags *pflag.FlagSet) {
 
 	flags.StringVar(&o.workerImage, "worker-image", "", "image of the backfill workers; without it, that of the manager's own pod")
 	flags.StringVar(&o.logFormat, "log-format", "json", "json, or text for people")
-	flags.IntVarP(&o.logLevel, "verbosity", "v", 0, "0 says what was done, higher says more")
+	flags.IntVarP(&o.logLevel, "verbosity", "v", 0, "0 says what was done, higher says more; 7 is the most")
 }
 
 // check returns what of the options cannot be.

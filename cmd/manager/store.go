@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func openForGates(ctx context.Context, c controllers.Connection) (controllers.Da
 
 func openWith(ctx context.Context, c controllers.Connection, connections int32) (controllers.Database, error) {
 	config := postgres.Config{
-		URL: string(c.URL), Pooler: c.Pooler,
+		URL: string(c.URL), Name: cmp.Or(c.Name, "the database"), Pooler: c.Pooler,
 		MaxConnections: connections, ApplicationName: "syncbarrier-manager",
 	}
 	if c.TLSCA == "" && c.TLSCert == "" && c.TLSKey == "" {
@@ -34,17 +35,17 @@ func openWith(ctx context.Context, c controllers.Connection, connections int32) 
 	}
 	folder, err := os.MkdirTemp("", "syncbarrier-tls-")
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the certificates of %s: %w", c.Address, err)
+		return nil, fmt.Errorf("make a folder for the certificates of %s: %w", c.Name, err)
 	}
 	config.TLSCA, config.TLSCert, config.TLSKey = filepath.Join(folder, "ca.pem"), filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	err = errors.Join(writeSecret(&config.TLSCA, c.TLSCA), writeSecret(&config.TLSCert, c.TLSCert), writeSecret(&config.TLSKey, c.TLSKey))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("write the certificates of %s for the driver: %w", c.Address, err), os.RemoveAll(folder))
+		return nil, errors.Join(fmt.Errorf("write the certificates of %s for the driver: %w", c.Name, err), os.RemoveAll(folder))
 	}
 	database, err := openPostgres(ctx, config)
 	if removal := os.RemoveAll(folder); removal != nil && err == nil {
 		database.Close()
-		return nil, fmt.Errorf("remove the certificates of %s: %w", c.Address, removal)
+		return nil, fmt.Errorf("remove the certificates of %s: %w", c.Name, removal)
 	}
 	return database, err
 }

@@ -27,7 +27,7 @@ func open(ctx context.Context, address cli.Address) (storage.Store, error) {
 	}
 	if strings.HasPrefix(address.Database, "postgres://") || strings.HasPrefix(address.Database, "postgresql://") {
 		store, err := postgres.Open(ctx, postgres.Config{
-			URL: address.Database, Schema: address.Schema, Pooler: address.Pooler, MaxConnections: int32(address.Connections),
+			URL: address.Database, Name: address.Name, Schema: address.Schema, Pooler: address.Pooler, MaxConnections: int32(address.Connections),
 			ApplicationName: "syncbarrier", TLSCA: address.TLSCA, TLSCert: address.TLSCert, TLSKey: address.TLSKey,
 		})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Parts is an address in parts.
@@ -22,7 +23,12 @@ type Parts struct {
 	SSLMode  string // empty: the driver's default
 }
 
-const defaultPort = "5432"
+const (
+	defaultPort    = "5432"
+	longestHost    = 253 // of a name in the DNS
+	longestName    = 63  // of anything in PostgreSQL (manual, "Identifiers and Key Words")
+	hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]"
+)
 
 // URL gives the parts as postgres://user:password@host:port/database?sslmode=..., whatever characters they hold. No error repeats a
 // value.
@@ -39,8 +45,15 @@ func (p Parts) URL() (string, error) {
 			return "", errors.New("the " + part[0] + " is empty")
 		}
 	}
-	if strings.ContainsAny(p.Host, "/@?#,% ") {
+	if len(p.Host) > longestHost || strings.ContainsFunc(p.Host, func(r rune) bool { return !strings.ContainsRune(hostCharacters, r) }) {
 		return "", errors.New("the host is neither a name nor an address")
+	}
+	// User and database go to the server as they are, before it has proved anything. A key, a token or a file that was taken for one of them by
+	// mistake, or by somebody who may use a Secret and not read it, does not.
+	for _, part := range [][2]string{{"database", p.Database}, {"user", p.User}} {
+		if len(part[1]) > longestName || strings.ContainsFunc(part[1], unicode.IsControl) {
+			return "", errors.New("the " + part[0] + " is no name that a server has: it is longer than 63 bytes, or of several lines")
+		}
 	}
 	whole := url.URL{Scheme: "postgres", Host: net.JoinHostPort(strings.Trim(p.Host, "[]"), port), Path: "/" + p.Database, User: url.User(p.User)}
 	// An @ behind the host is how a password with a slash looks that was not encoded, so readers refuse it.

@@ -36,6 +36,9 @@ func TestPartsThatCannotBeRightAreRefusedWithoutBeingRepeated(t *testing.T) {
 		"port is no number from 1":       func(p *Parts) { p.Port = "0" },
 		"neither a name nor an address":  func(p *Parts) { p.Host = "db/S3CRET@x" },
 		"host is neither a name nor an ": func(p *Parts) { p.Host = "a,b" },
+		"the host is neither":            func(p *Parts) { p.Host = "S3CRET\nS3CRET" },
+		"the user is no name":            func(p *Parts) { p.User = strings.Repeat("S3CRET", 11) },
+		"the database is no name":        func(p *Parts) { p.Database = "-----BEGIN KEY-----\nS3CRET" },
 	} {
 		parts := whole
 		change(&parts)

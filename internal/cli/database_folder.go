@@ -46,7 +46,8 @@ func folderAddress(folder string) (Address, error) {
 			return Address{}, usage(fmt.Errorf("folder of --database-file has no file %s, and of the parts %w", fileURL, err))
 		}
 	}
-	out := Address{Database: address.URLInNamespace(whole, files[fileNamespace])}
+	// A cluster mounts Secrets as folders, and its logs are read by more people than its Secrets.
+	out := Address{Database: address.URLInNamespace(whole, files[fileNamespace]), Name: "the database of --database-file"}
 	for name, path := range map[string]*string{fileCA: &out.TLSCA, fileCert: &out.TLSCert, fileKey: &out.TLSKey} {
 		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
 			*path = filepath.Join(folder, name)
