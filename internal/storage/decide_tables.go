@@ -92,6 +92,9 @@ func (d *decider) growPlain(t Table, physical PhysicalTable) error {
 		if slices.Contains(t.PrimaryKey, c.Name) {
 			return Refuse(CodeLayoutMismatch, "tables: %q: key column %q does not exist", t.Name, c.Name)
 		}
+		if problem := d.facts.Dialect.problemOfAdding(c.Name); problem != "" {
+			return Refuse(CodeInvalidSpec, "tables: %q: column %q: %s", t.Name, c.Name, problem)
+		}
 		d.changes = append(d.changes, Step{Kind: StepAddColumn, Table: t.Name, Declared: t, Column: c})
 		d.created[t.Name][c.Name] = true
 	}
@@ -117,6 +120,8 @@ func (d *decider) growSyncular(t Table, physical PhysicalTable) error {
 		switch {
 		case exists && have.Type != d.facts.Dialect.SQLTypeOf(c):
 			return Refuse(CodeLayoutMismatch, "tables: %q: column %q exists with type %s, declared %s", t.Name, c.Name, have.Type, d.facts.Dialect.SQLTypeOf(c))
+		case !exists && t.Materialize && d.facts.Dialect.problemOfAdding(c.Name) != "":
+			return Refuse(CodeInvalidSpec, "tables: %q: column %q: %s", t.Name, c.Name, d.facts.Dialect.problemOfAdding(c.Name))
 		case !exists && t.Materialize:
 			d.changes = append(d.changes, Step{Kind: StepAddColumn, Table: t.Name, Declared: t, Column: c})
 		}
@@ -153,11 +158,15 @@ func checkStoredColumns(t Table, stored []LayoutColumn, physical PhysicalTable) 
 // planIndexes touches only what differs. Ours are those named IndexName and bare declared names; constraints own theirs.
 func (d *decider) planIndexes(t Table) {
 	physical := d.facts.Tables[t.Name]
-	kept := map[string]bool{}
+	kept, generated := map[string]bool{}, map[string]bool{}
+	for _, index := range t.Indexes {
+		generated[IndexName(index.Name)] = true
+	}
 	for _, index := range t.Indexes {
 		satisfied := false
 		for _, have := range physical.Indexes {
-			if have.Constraint || have.Name != IndexName(index.Name) && have.Name != index.Name {
+			// The bare name of one may be what another is called in the database.
+			if have.Constraint || have.Name != IndexName(index.Name) && (have.Name != index.Name || generated[have.Name]) {
 				continue
 			}
 			if have.Plain && have.Valid && have.Unique == index.Unique && slices.Equal(have.Columns, index.Columns) {

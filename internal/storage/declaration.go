@@ -48,20 +48,27 @@ func (d declaration) checkName() error {
 	return nil
 }
 
-func (d declaration) checkPartitions() error {
-	onlyDefault := true
+// checkKeys judges the partitions by themselves.
+func (d declaration) checkKeys() error {
 	seen := make(map[string]bool, len(d.checkpoint.Partitions))
 	for _, partition := range d.checkpoint.Partitions {
-		if err := CheckPartition(partition); err != nil {
-			return err
+		if problem := problemOfPartition(partition); problem != "" {
+			return d.refuse("partitions: %s", problem)
 		}
 		if seen[partition] {
 			return d.refuse("partition %q is listed twice", partition)
 		}
 		seen[partition] = true
-		onlyDefault = onlyDefault && partition == DefaultPartition
 	}
-	if onlyDefault {
+	return nil
+}
+
+func (d declaration) checkPartitions() error {
+	if err := d.checkKeys(); err != nil {
+		return err
+	}
+	others := func(partition string) bool { return partition != DefaultPartition }
+	if !slices.ContainsFunc(d.checkpoint.Partitions, others) {
 		return d.checkDefault()
 	}
 	names := []string{d.checkpoint.Backfill.Table()}

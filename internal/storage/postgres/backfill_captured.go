@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -261,41 +260,29 @@ func (p *backfillPlan) bareOf(partition string) string {
 // dueSQL gives the captured partitions that concern a row of a checkpoint, as a relation (partition, horizon_seq, tbl, first_slice): those
 // with a row, and those that are announced only (capture_function.sql). The partition stands in the text, so that the planner
 // knows it and finds a single partition by its key.
-func dueSQL(rules []captured, bare string) string {
+func (s *Store) dueSQL(rules []captured, bare string) string {
 	parts := make([]string, len(rules))
 	for i, rule := range rules {
 		first := "NULL"
 		if rule.partition.slices > 0 {
 			first = quoteText(rule.prefix() + "#0")
 		}
-		parts[i] = fmt.Sprintf(`
-  SELECT p.partition, p.horizon_seq, %s::text AS tbl, %s::text AS first_slice
+		parts[i] = s.sql(`
+  SELECT p.partition, p.horizon_seq, {table}::text AS tbl, {first slice}::text AS first_slice
     FROM {schema}.sync_partitions p
-   WHERE %s`, quoteText(rule.table), first, rule.partitionsSQL("p.partition", partitionText(bare)))
+   WHERE {of the row}`, "table", quoteText(rule.table), "first slice", first, "of the row", rule.partitionsSQL("p.partition", quoteText(bare)))
 		if rule.partition.column != nil {
-			parts[i] += fmt.Sprintf(`
+			parts[i] += s.sql(`
   UNION ALL
   SELECT DISTINCT a.row_id, 0::bigint, a.tbl, NULL::text
     FROM {schema}.sync_changes a
-   WHERE a.partition = %s
-     AND a.tbl = %s
+   WHERE a.partition = {prefix}
+     AND a.tbl = {table}
      AND a.op = 4
-     AND %s
+     AND {of the row}
      AND NOT EXISTS (SELECT FROM {schema}.sync_partitions p WHERE p.partition = a.row_id)`,
-				quoteText(rule.prefix()), quoteText(rule.table), rule.partitionsSQL("a.row_id", partitionText(bare)))
+				"prefix", quoteText(rule.prefix()), "table", quoteText(rule.table), "of the row", rule.partitionsSQL("a.row_id", quoteText(bare)))
 		}
 	}
 	return strings.Join(parts, "\n  UNION ALL")
-}
-
-// partitionText is quoteText for the name of a partition, which may be any text: also one that stands for the database schema in our statements.
-func partitionText(partition string) string {
-	quoted := quoteText(partition)
-	if !strings.Contains(quoted, "{schema") {
-		return quoted
-	}
-	if !strings.HasPrefix(quoted, " E") {
-		quoted = " E" + quoted
-	}
-	return strings.ReplaceAll(quoted, "{schema", `\x7bschema`)
 }

@@ -90,10 +90,10 @@ func (a *activation) lockCaptured(ctx context.Context) error {
 			continue
 		}
 		// It has a row from now on, that no writer can share. Were there none, a worker could make it after we looked.
-		err := a.lockOne(ctx, table, a.store.sql(fmt.Sprintf(`
+		err := a.lockOne(ctx, table, a.store.sql(`
 			INSERT INTO {schema}.sync_partitions(partition)
-			SELECT %s
-			    ON CONFLICT (partition) DO NOTHING`, rule.keyOfText(partitionText(bare)))))
+			SELECT {key}
+			    ON CONFLICT (partition) DO NOTHING`, "key", rule.keyOfText(quoteText(bare))))
 		if err != nil {
 			return err
 		}
@@ -101,13 +101,13 @@ func (a *activation) lockCaptured(ctx context.Context) error {
 	if err := a.waitInAll(ctx); err != nil {
 		return err
 	}
-	_, err := a.Exec(ctx, a.store.sql(fmt.Sprintf(`
+	_, err := a.Exec(ctx, a.store.sql(`
 		SELECT
 		  FROM {schema}.sync_partitions p
-		 WHERE p.partition IN (SELECT d.partition FROM (%s) AS d)
+		 WHERE p.partition IN (SELECT d.partition FROM ({due}) AS d)
 		    OR p.partition = ANY ($1::text[])
 		 ORDER BY p.partition
-		   FOR UPDATE`, dueSQL(rules, bare))), shared)
+		   FOR UPDATE`, "due", a.store.dueSQL(rules, bare)), shared)
 	if err != nil {
 		return a.refused(table, err)
 	}

@@ -111,9 +111,9 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 			return 0, err
 		}
 	}
-	due := s.sql(dueSQL(rules, bare))
-	_, err = tx.Exec(ctx, s.sql(fmt.Sprintf(`
-		WITH due AS MATERIALIZED (%s
+	due := s.dueSQL(rules, bare)
+	_, err = tx.Exec(ctx, s.sql(`
+		WITH due AS MATERIALIZED ({due}
 		)
 		UPDATE {schema}.sync_partitions p
 		   SET horizon_seq = $1::bigint
@@ -123,12 +123,12 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 		     SELECT
 		       FROM {schema}.sync_commits k
 		      WHERE k.partition = p.partition
-		        AND k.commit_seq <= $1::bigint)`, due)), floor)
+		        AND k.commit_seq <= $1::bigint)`, "due", due), floor)
 	if err != nil {
 		return 0, fmt.Errorf("move the horizons of the captured log: %w", err)
 	}
-	err = tx.QueryRow(ctx, s.sql(fmt.Sprintf(`
-		WITH due AS MATERIALIZED (%s
+	err = tx.QueryRow(ctx, s.sql(`
+		WITH due AS MATERIALIZED ({due}
 		), doomed AS (
 		  SELECT old.partition, old.commit_seq
 		    FROM (SELECT DISTINCT d.partition, d.horizon_seq FROM due d) AS d
@@ -154,7 +154,7 @@ func (s *Store) pruneCapturedOnce(ctx context.Context, tx pgx.Tx, rules []captur
 		     AND c.commit_seq = d.commit_seq
 		  RETURNING c.commit_seq
 		)
-		SELECT count(*) FROM commits`, due)), int64(pruneBatch), floor).Scan(&deleted)
+		SELECT count(*) FROM commits`, "due", due), int64(pruneBatch), floor).Scan(&deleted)
 	if err != nil {
 		return 0, fmt.Errorf("delete from the captured log: %w", err)
 	}
@@ -294,8 +294,7 @@ func (s *Store) disableUnused(ctx context.Context, tx pgx.Tx, table string) (unu
 	return true, s.disableCapture(ctx, tx, table)
 }
 
-// checkCapturedPrune refuses to prune what an open checkpoint still needs of the captured log. A key does not tell its table beyond doubt, since a
-// table's name may hold a slash; so it counts for every table whose keys begin like it.
+// checkCapturedPrune refuses to prune what an open checkpoint still needs of the captured log.
 func (s *Store) checkCapturedPrune(ctx context.Context, tx pgx.Tx, partition string, seq int64) error {
 	needs, err := s.readSourceNeeds(ctx, tx)
 	if err != nil {
@@ -312,9 +311,9 @@ func (s *Store) checkCapturedPrune(ctx context.Context, tx pgx.Tx, partition str
 			SELECT o.name, o.partition, o.version, o.position
 			  FROM (`+openCapturedSQL+`) AS o
 			 WHERE o.position < $2::bigint
-			   AND `+rule.partitionsSQL("$3::text", "o.bare")+`
+			   AND {of the table}
 			 ORDER BY o.position, o.name
-			 LIMIT 1`), []string{rule.table}, seq, partition).Scan(&name, &row, &version, &position)
+			 LIMIT 1`, "of the table", rule.partitionsSQL("$3::text", "o.bare")), []string{rule.table}, seq, partition).Scan(&name, &row, &version, &position)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 		case err != nil:

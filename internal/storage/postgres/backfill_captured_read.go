@@ -39,7 +39,7 @@ var allVisible = snapshot{running: []int64{}, unbounded: true}
 // because an old transaction keeps it from being pruned. $3 and $4 bound the reading in the same way, $5 to $7 are the place behind which it
 // goes on, $8 how many changes are read. A range that was logged for each slice of a hash is read in the first slice.
 const capturedSQL = `
-WITH due AS MATERIALIZED (%s
+WITH due AS MATERIALIZED ({due}
 )
 SELECT c.commit_seq, c.partition, c.idx::bigint, c.tbl, c.row_id, c.op, c.payload IS NOT NULL
   FROM due d
@@ -49,7 +49,7 @@ SELECT c.commit_seq, c.partition, c.idx::bigint, c.tbl, c.row_id, c.op, c.payloa
      WHERE l.partition = d.partition
        AND l.tbl = d.tbl
        AND l.commit_seq >= greatest($1::bigint, $5::bigint)
-       AND %[2]s
+       AND {bounds}
      ORDER BY l.commit_seq, l.idx
      LIMIT $8::bigint)
    UNION ALL
@@ -58,7 +58,7 @@ SELECT c.commit_seq, c.partition, c.idx::bigint, c.tbl, c.row_id, c.op, c.payloa
      WHERE l.partition = d.partition
        AND l.tbl = d.tbl
        AND l.commit_seq = ANY ($2::bigint[])
-       AND %[2]s
+       AND {bounds}
      ORDER BY l.commit_seq, l.idx
      LIMIT $8::bigint)
  ) AS c
@@ -91,10 +91,10 @@ func (b *batchTx) readCapturedLog(ctx context.Context, p capturedPosition, upto 
 	if upto.unbounded {
 		upto.end = p.now.end // under the locks of an activation nobody has captured anything since
 	}
-	due := b.store.sql(dueSQL(b.plan.captureRules(), b.plan.bareOf(b.partition())))
+	due := b.store.dueSQL(b.plan.captureRules(), b.plan.bareOf(b.partition()))
 	err := send(ctx, b.Tx,
 		step{
-			what: "read the captured log", sql: b.store.sql(fmt.Sprintf(capturedSQL, due, capturedBoundsSQL)),
+			what: "read the captured log", sql: b.store.sql(capturedSQL, "due", due, "bounds", capturedBoundsSQL),
 			arguments: []any{p.applied.end, p.applied.running, upto.end, upto.running, place.Seq, place.Partition, place.Index, int64(limit) + 1},
 			rows: func(rows pgx.Rows) (err error) {
 				log.changes, err = collectCaptured(rows)
@@ -276,11 +276,11 @@ func (s *Store) capturedCoverage(ctx context.Context, q querier, rules []capture
 	for i, rule := range rules {
 		tables[i] = rule.table
 	}
-	due := s.sql(dueSQL(rules, bare))
+	due := s.dueSQL(rules, bare)
 	var end, horizon int64
 	var hit bool
-	err := q.QueryRow(ctx, s.sql(fmt.Sprintf(`
-WITH due AS MATERIALIZED (%s
+	err := q.QueryRow(ctx, s.sql(`
+WITH due AS MATERIALIZED ({due}
 )
 SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint,
        coalesce((SELECT max(d.horizon_seq) FROM due d), 0),
@@ -301,7 +301,7 @@ SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigi
           WHERE c.partition = '*'
             AND c.tbl = ANY ($2::text[])
             AND c.commit_seq > $1::bigint
-            AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint)`, due)), seq, tables).Scan(&end, &horizon, &hit)
+            AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint)`, "due", due), seq, tables).Scan(&end, &horizon, &hit)
 	switch {
 	case err != nil:
 		return storage.Coverage{}, fmt.Errorf("look for captured changes of %s above %d: %w", strings.Join(tables, ", "), seq, err)
@@ -317,8 +317,8 @@ SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigi
 
 // newestCaptured is the newest captured transaction that changed one of the tables, 0 if none.
 func (s *Store) newestCaptured(ctx context.Context, q querier, rules []captured, bare string) (seq int64, err error) {
-	err = q.QueryRow(ctx, s.sql(fmt.Sprintf(`
-WITH due AS MATERIALIZED (%s
+	err = q.QueryRow(ctx, s.sql(`
+WITH due AS MATERIALIZED ({due}
 )
 SELECT coalesce(max(newest.commit_seq), 0)
   FROM due d
@@ -329,7 +329,7 @@ SELECT coalesce(max(newest.commit_seq), 0)
       AND c.tbl = d.tbl
       AND c.commit_seq < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
     ORDER BY c.commit_seq DESC
-    LIMIT 1) AS newest`, dueSQL(rules, bare)))).Scan(&seq)
+    LIMIT 1) AS newest`, "due", s.dueSQL(rules, bare))).Scan(&seq)
 	return seq, err
 }
 

@@ -237,7 +237,7 @@ func (c *claiming) beginPass(ctx context.Context) error {
 }
 
 func (c *claiming) forgetPass(ctx context.Context) error {
-	for _, statement := range []string{
+	for _, statement := range []sqlText{
 		`DELETE FROM {schema}.sync_backfill_progress
 		  WHERE checkpoint = $1::text
 		    AND (kind = 'range' AND partition = ANY ($2::text[])

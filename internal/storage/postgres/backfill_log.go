@@ -91,7 +91,7 @@ const allSQL = `
 // logSQL reads the windows and their changes in one snapshot. $5 the source tables, $6 changes at most of each partition, $7 commits at
 // most of each partition, $8 partitions at most.
 const logSQL = `
-WITH due AS MATERIALIZED (%s
+WITH due AS MATERIALIZED ({due}
 ), windows AS MATERIALIZED (
   SELECT d.*, least(d.last, d.position + $7::bigint) AS upto,
          (SELECT count(*)
@@ -151,11 +151,11 @@ func (s *Store) readLog(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q lo
 
 // readWindows reads the windows with at most one change more than read of each.
 func (s *Store) readWindows(ctx context.Context, tx pgx.Tx, plan *backfillPlan, q logQuestion, read int) ([]logWindow, error) {
-	due := listedSQL
+	due := sqlText(listedSQL)
 	if q.partition == storage.AllPartitions {
 		due = allSQL
 	}
-	rows, err := tx.Query(ctx, s.sql(fmt.Sprintf(logSQL, due)), q.partition, q.checkpoint, q.position, q.epoch,
+	rows, err := tx.Query(ctx, s.sql(logSQL, "due", s.sql(due)), q.partition, q.checkpoint, q.position, q.epoch,
 		plan.loggedTables(), int64(read)+1, q.commits, int64(q.partitions))
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)

@@ -62,7 +62,10 @@ func (b *barrier) what() string { return fmt.Sprintf("barrier to version %d", b.
 // prepare looks, and installs or upgrades the catalog if the target is not refused anyway. A refusal needs no lock: what a snapshot
 // showed was true.
 func (b *barrier) prepare(ctx context.Context) (view, error) {
-	var err error
+	err := storage.CheckTarget(b.target, storage.PostgreSQL)
+	if err != nil {
+		return view{}, err
+	}
 	if b.types, err = b.store.canonicalTypes(ctx, b.target); err != nil {
 		return view{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -79,8 +80,11 @@ func captureFunction(table string) string {
 // more than 200 bytes, which an index might not hold, capture:<table>/#<n> for a slice, capture:<table>/ for all.
 const maxCapturedText = 200
 
-// prefix begins the keys of the table's partitions. Where the rule gives one partition, it is the key.
-func (c captured) prefix() string { return storage.CapturePrefix + c.table + "/" }
+// prefix begins the keys of the table's partitions. Where the rule gives one partition, it is the key. A slash in a table's name is written as
+// in a URL: else the partitions of a table "a/=b" would be some of table "a", which would prune them and wait for them.
+func (c captured) prefix() string { return storage.CapturePrefix + slashes.Replace(c.table) + "/" }
+
+var slashes = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // partitionsSQL gives the condition that a captured partition's key, as SQL, belongs to a row of a checkpoint whose partition is given as
 // SQL too: for AllPartitions and DefaultPartition those of the whole table, else the one of the bare value. Only a
@@ -98,7 +102,7 @@ func (c captured) partitionsSQL(key, bare string) string {
 // its own encoding.
 func (c captured) keyOfText(text string) string {
 	return "CASE WHEN " + text + " IS NULL THEN " + quoteText(c.prefix()+"null") +
-		" WHEN octet_length(" + text + ") > 200 THEN " + quoteText(c.prefix()+"md5:") + " || md5(" + text + ")" +
+		" WHEN octet_length(" + text + ") > " + strconv.Itoa(maxCapturedText) + " THEN " + quoteText(c.prefix()+"md5:") + " || md5(" + text + ")" +
 		" ELSE " + quoteText(c.prefix()+"=") + " || " + text + " END"
 }
 

@@ -254,11 +254,11 @@ var sourceTriggerNames = []string{
 func isFence(trigger string) bool { return trigger == fenceSourceTrigger || trigger == fenceRowTrigger }
 
 // castPattern matches the casts that the server adds to a condition when it writes it down: to a comparison's own type.
-var castPattern = regexp.MustCompile(`\)::(?:character varying|timestamp with(?:out)? time zone|time without time zone|"char"|\w+)(?:\(\d+\))?`)
+var castPattern = regexp.MustCompile(`\)::(?:character varying|timestamp with(?:out)? time zone|time without time zone|\w+)(?:\(\d+\))?`)
 
 // settleCondition makes a condition as it was written comparable with the server's rendering of it.
 func settleCondition(condition string) string {
-	return normaliseCondition(castPattern.ReplaceAllString(condition, ")"))
+	return normaliseCondition(castPattern.ReplaceAllString(plainNames(condition), ")"))
 }
 
 // capturing says whether some trigger that writes the table's log fires.

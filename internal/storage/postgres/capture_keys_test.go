@@ -197,17 +197,18 @@ func TestCaptureTakesAnyNames(t *testing.T) {
 		setup.run(fmt.Sprintf(`CREATE TABLE %s (%s, "Id" int DEFAULT 1, PRIMARY KEY (%s, "Id"))`, quoteIdentifier(table), strings.Join(others, ", "), quoteIdentifier(name)))
 		capture(t, store, captureSpec{table: table, key: []string{name, "Id"}, partition: storage.Partition{Column: name}})
 
+		prefix := captured{table: table}.prefix()
 		qualified := "public." + quoteIdentifier(table)
 		program.run(fmt.Sprintf(`INSERT INTO %s (%s) VALUES ('x')`, qualified, quoteIdentifier(name)))
 		program.run(fmt.Sprintf(`INSERT INTO %s (%s) SELECT 'many' || i FROM generate_series(1, 3) AS i`, qualified, quoteIdentifier(name)))
-		setup.expectLog(fmt.Sprintf(`capture:%s/=x 1 ["x","1"]`, table), fmt.Sprintf(`capture:%s/=many1 1 ["many1","1"]`, table),
-			fmt.Sprintf(`capture:%s/=many2 1 ["many2","1"]`, table), fmt.Sprintf(`capture:%s/=many3 1 ["many3","1"]`, table))
+		setup.expectLog(fmt.Sprintf(`%s=x 1 ["x","1"]`, prefix), fmt.Sprintf(`%s=many1 1 ["many1","1"]`, prefix),
+			fmt.Sprintf(`%s=many2 1 ["many2","1"]`, prefix), fmt.Sprintf(`%s=many3 1 ["many3","1"]`, prefix))
 		program.run(fmt.Sprintf(`UPDATE %s SET %s = 'y' WHERE %s = 'x'`, qualified, quoteIdentifier(name), quoteIdentifier(name)))
-		setup.expectLog(fmt.Sprintf(`capture:%s/=y 1 ["y","1"]`, table), fmt.Sprintf(`capture:%s/=x 2 ["x","1"]`, table))
+		setup.expectLog(fmt.Sprintf(`%s=y 1 ["y","1"]`, prefix), fmt.Sprintf(`%s=x 2 ["x","1"]`, prefix))
 		other := column[(i+1)%len(column)]
 		program.run(fmt.Sprintf(`UPDATE %s SET %s = 'z' WHERE %s LIKE 'many%%'`, qualified, quoteIdentifier(other), quoteIdentifier(name)))
-		setup.expectLog(fmt.Sprintf(`capture:%s/=many1 1 ["many1","1"]`, table), fmt.Sprintf(`capture:%s/=many2 1 ["many2","1"]`, table),
-			fmt.Sprintf(`capture:%s/=many3 1 ["many3","1"]`, table))
+		setup.expectLog(fmt.Sprintf(`%s=many1 1 ["many1","1"]`, prefix), fmt.Sprintf(`%s=many2 1 ["many2","1"]`, prefix),
+			fmt.Sprintf(`%s=many3 1 ["many3","1"]`, prefix))
 		program.run(fmt.Sprintf(`TRUNCATE %s`, qualified))
 		setup.expectLog("* 2 ")
 	}

@@ -182,7 +182,7 @@ func (s *Store) makeRelations(ctx context.Context, tx pgx.Tx, found foundCatalog
 	if found.hasTable("sync_changes") {
 		return nil
 	}
-	_, err := tx.Exec(ctx, s.sql(fmt.Sprintf(coverageIndexSQL, "", "{schema}.sync_changes")))
+	_, err := tx.Exec(ctx, fmt.Sprintf(coverageIndexSQL, "", s.schema+".sync_changes"))
 	return translate(err, "make the index "+coverageIndex)
 }
 

@@ -40,7 +40,7 @@ var declaredColumnPattern = regexp.MustCompile(`(?m)^  (\w+) ([A-Z]+)\b`)
 // declaredColumns reads columns and types out of a table's declaration.
 func declaredColumns(relation declaredRelation) map[string]string {
 	columns := map[string]string{}
-	for _, match := range declaredColumnPattern.FindAllStringSubmatch(relation.sql, -1) {
+	for _, match := range declaredColumnPattern.FindAllStringSubmatch(string(relation.sql), -1) {
 		if _, known := typeFamilies[match[2]]; known {
 			columns[match[1]] = match[2]
 		}

@@ -76,7 +76,7 @@ func (s *Store) buildCoverage(ctx context.Context, state coverageState, wait tim
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
 	if err != nil {
-		return translateConnect(err, what+": connect to "+s.address)
+		return s.connectError(err, what)
 	}
 	defer func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
@@ -133,7 +133,7 @@ func (c coverageState) statements(s *Store) []string {
 		if c.leftover {
 			statements = append(statements, "DROP INDEX CONCURRENTLY IF EXISTS "+index)
 		}
-		return append(statements, s.sql(fmt.Sprintf(coverageIndexSQL, "CONCURRENTLY", "{schema}.sync_changes")))
+		return append(statements, fmt.Sprintf(coverageIndexSQL, "CONCURRENTLY", s.schema+".sync_changes"))
 	}
 	for _, leaf := range c.leaves {
 		if leaf.invalid != "" {
@@ -147,7 +147,7 @@ func (c coverageState) statements(s *Store) []string {
 		statements = append(statements, "DROP INDEX IF EXISTS "+index)
 	}
 	// It takes over the indexes of the partitions instead of building new ones.
-	return append(statements, s.sql(fmt.Sprintf(coverageIndexSQL, "", "{schema}.sync_changes")))
+	return append(statements, fmt.Sprintf(coverageIndexSQL, "", s.schema+".sync_changes"))
 }
 
 // readCoverage looks at the log's indexes. Any index over exactly these columns will do, whatever its name.

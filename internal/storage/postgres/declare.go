@@ -301,7 +301,7 @@ func (s *Store) abandon(ctx context.Context, tx pgx.Tx, name string, version int
 	if err := s.recordAbandoned(ctx, tx, name, version, why); err != nil {
 		return 0, err
 	}
-	for _, statement := range []string{
+	for _, statement := range []sqlText{
 		`DELETE FROM {schema}.sync_backfill_checkpoints WHERE name = $1::text`,
 		`DELETE FROM {schema}.sync_backfill_leftovers WHERE checkpoint = $1::text`,
 		`DELETE FROM {schema}.sync_backfill_definitions WHERE name = $1::text`,

@@ -27,8 +27,8 @@ var catalogSQL string
 // declaredFunction is a trigger function.
 type declaredFunction struct {
 	name string
-	body string // pg_proc.prosrc, with {schema}
-	sql  string
+	body sqlText // pg_proc.prosrc
+	sql  sqlText // with {body}
 }
 
 // declaredTrigger is a trigger. All are installed ENABLE ALWAYS, or a session with session_replication_role = replica would pass them.
@@ -37,7 +37,7 @@ type declaredTrigger struct {
 	kind                  int16  // pg_trigger.tgtype
 	when                  string // the condition, normalised; "": none
 	arguments             []string
-	sql                   string
+	sql                   sqlText
 }
 
 // The bits of pg_trigger.tgtype (PostgreSQL source, catalog/pg_trigger.h).
@@ -69,7 +69,10 @@ var functionPattern = regexp.MustCompile(`(?s)CREATE OR REPLACE FUNCTION \{schem
 func parseFunctions(text string) []declaredFunction {
 	var functions []declaredFunction
 	for _, match := range functionPattern.FindAllStringSubmatch(text, -1) {
-		functions = append(functions, declaredFunction{name: match[1], body: match[2], sql: match[0]})
+		// The body stands in a literal of its own once it is complete: between the dollar quotes of the file it would end at a database schema
+		// with their name.
+		sql := strings.Replace(match[0], "$syncbarrier$"+match[2]+"$syncbarrier$", "{body}", 1)
+		functions = append(functions, declaredFunction{name: match[1], body: sqlText(match[2]), sql: sqlText(sql)})
 	}
 	return functions
 }
@@ -87,7 +90,7 @@ func parseTriggers(text string) []declaredTrigger {
 	}
 	var triggers []declaredTrigger
 	for _, match := range triggerPattern.FindAllStringSubmatch(text, -1) {
-		t := declaredTrigger{name: match[1], table: match[4], function: match[7], when: normaliseCondition(match[6]), sql: match[0]}
+		t := declaredTrigger{name: match[1], table: match[4], function: match[7], when: normaliseCondition(match[6]), sql: sqlText(match[0])}
 		t.kind = bits[match[2]] | bits[match[5]]
 		for _, event := range strings.Split(match[3], " OR ") {
 			t.kind |= bits[event]
@@ -101,15 +104,50 @@ func parseTriggers(text string) []declaredTrigger {
 }
 
 // normaliseCondition makes a condition as it was written comparable with the server's own rendering of it, which differs in parentheses,
-// spaces, case and casts.
+// spaces, case, casts and the quotes around names.
 func normaliseCondition(condition string) string {
-	condition = strings.ReplaceAll(strings.ToLower(condition), "::text", "")
+	condition = strings.ReplaceAll(strings.ToLower(plainNames(condition)), "::text", "")
 	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune(" ()\n\t\"", r) {
+		if strings.ContainsRune(" ()\n\t", r) {
 			return -1
 		}
 		return r
 	}, condition)
+}
+
+// plainName matches a name that the server may write without quotes.
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_$]*$`)
+
+// plainNames takes the quotes from names. A name that needs them becomes its bytes in hex behind a character that stands in no SQL: two names
+// that differ in case or a space are two, and nothing in one looks like SQL.
+func plainNames(sql string) string {
+	var b strings.Builder
+	for i := 0; i < len(sql); i++ {
+		quote := sql[i]
+		if quote != '"' && quote != '\'' {
+			b.WriteByte(quote)
+			continue
+		}
+		start := i + 1
+		for i++; i < len(sql); i++ {
+			if sql[i] != quote {
+				continue
+			}
+			if i+1 == len(sql) || sql[i+1] != quote {
+				break
+			}
+			i++
+		}
+		switch name := sql[start:min(i, len(sql))]; {
+		case quote == '\'':
+			b.WriteString("'" + name + "'")
+		case plainName.MatchString(name):
+			b.WriteString(name)
+		default:
+			b.WriteString("\x00" + hex.EncodeToString([]byte(name)))
+		}
+	}
+	return b.String()
 }
 
 func revisionOf(texts ...string) string {
@@ -123,7 +161,7 @@ func revisionOf(texts ...string) string {
 // withMinimum is the declaration of the fence's trigger with its argument.
 func (t declaredTrigger) withMinimum(minimum int64) declaredTrigger {
 	if t.name == fenceTrigger {
-		t.sql = strings.ReplaceAll(t.sql, minimumPlace, fmt.Sprint(minimum))
+		t.sql = sqlText(strings.ReplaceAll(string(t.sql), minimumPlace, fmt.Sprint(minimum)))
 		t.arguments = []string{fmt.Sprint(minimum)}
 	}
 	return t
@@ -158,7 +196,7 @@ func guardedTables() []string {
 type declaredRelation struct {
 	kind string // TABLE, INDEX, SEQUENCE, COLUMN
 	name string // of a column: its table and name with a dot between
-	sql  string
+	sql  sqlText
 }
 
 var (
@@ -175,9 +213,9 @@ func parseRelations(text string) []declaredRelation {
 	for _, statement := range strings.Split(commentPattern.ReplaceAllString(text, ""), ";\n") {
 		statement = strings.TrimSpace(statement)
 		if match := relationPattern.FindStringSubmatch(statement); match != nil {
-			relations = append(relations, declaredRelation{kind: match[1], name: match[2], sql: statement})
+			relations = append(relations, declaredRelation{kind: match[1], name: match[2], sql: sqlText(statement)})
 		} else if match := columnPattern.FindStringSubmatch(statement); match != nil {
-			relations = append(relations, declaredRelation{kind: "COLUMN", name: match[1] + "." + match[2], sql: statement})
+			relations = append(relations, declaredRelation{kind: "COLUMN", name: match[1] + "." + match[2], sql: sqlText(statement)})
 		} else if statement != "" {
 			panic("catalog.sql has a statement of unknown kind: " + statement) // a test of this package reads the file
 		}

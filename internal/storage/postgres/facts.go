@@ -312,11 +312,11 @@ func (r *factsReader) readReserved(ctx context.Context) error {
 		}
 		rows, err := r.q.Query(ctx, r.store.sql(`
 			SELECT DISTINCT partition
-			  FROM {schema}.`+table+`
+			  FROM {schema}.{table}
 			 WHERE partition = $1::text
 			    OR partition LIKE $2::text
 			 ORDER BY partition
-			 LIMIT 10`), storage.AllPartitions, storage.CapturePrefix+"%")
+			 LIMIT 10`, "table", table), storage.AllPartitions, storage.CapturePrefix+"%")
 		if err != nil {
 			return fmt.Errorf("look for reserved partition keys in %s: %w", table, err)
 		}
@@ -349,7 +349,7 @@ func (r *factsReader) readTables(ctx context.Context) error {
 		if !exists || !needsRowCheck(t, table) {
 			continue
 		}
-		err := r.q.QueryRow(ctx, r.store.sql("SELECT EXISTS (SELECT FROM {schema}."+quoteIdentifier(t.Name)+")")).Scan(&table.HasRows)
+		err := r.q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+r.store.tableSQL(t.Name)+")").Scan(&table.HasRows)
 		if err != nil {
 			return fmt.Errorf("look for rows in table %q: %w", t.Name, err)
 		}

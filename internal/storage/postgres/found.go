@@ -286,17 +286,12 @@ func (s *Store) readTriggers(ctx context.Context, q querier, found *foundCatalog
 // conditionOf finds the condition in the server's rendering of a trigger.
 func conditionOf(definition string) string { return normaliseCondition(whenOf(definition)) }
 
-// whenOf is the condition as the server writes it.
+// whenOf is the condition as the server writes it, but for the names in it (plainNames), which may be those of tables and arguments that look like
+// one.
 func whenOf(definition string) string {
-	_, rest, ok := strings.Cut(definition, " WHEN (")
-	if !ok {
-		return ""
-	}
-	end := strings.LastIndex(rest, ") EXECUTE FUNCTION ")
-	if end < 0 {
-		return ""
-	}
-	return rest[:end]
+	head, _, _ := strings.Cut(plainNames(definition), " EXECUTE FUNCTION ")
+	_, condition, _ := strings.Cut(head, " WHEN (")
+	return strings.TrimSuffix(condition, ")")
 }
 
 // readMinimum reads what was recorded of the fence. Tables that are missing or hidden have nothing to say.

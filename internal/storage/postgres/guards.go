@@ -55,7 +55,7 @@ func (s *Store) installFunctions(ctx context.Context, tx pgx.Tx, found foundCata
 // their own and write into the log by our rights.
 func (s *Store) installFunction(ctx context.Context, tx pgx.Tx, function declaredFunction, found foundCatalog) error {
 	what := "install the function " + s.functionName(function.name)
-	if _, err := tx.Exec(ctx, s.sql(function.sql)); err != nil {
+	if _, err := tx.Exec(ctx, s.sql(function.sql, "body", quoteLiteral(s.sql(function.body)))); err != nil {
 		return translate(err, what)
 	}
 	comment := fmt.Sprintf("COMMENT ON FUNCTION %s() IS %s", s.functionName(function.name), quoteLiteral(s.commentOn(function)))

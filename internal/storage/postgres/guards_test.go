@@ -42,8 +42,8 @@ func TestTheMarkerIsNotRaisedWhileAnotherTargetIsOpen(t *testing.T) {
 	program := connect(t, dsn)
 	open := func(target string) {
 		program.run(store.sql(`CREATE OR REPLACE TRIGGER syncbarrier_guard_marker BEFORE INSERT OR UPDATE OR DELETE ON {schema}.sync_schema_meta
-			FOR EACH ROW EXECUTE FUNCTION {schema}.syncbarrier_guard_marker('` + target + `');
-			ALTER TABLE {schema}.sync_schema_meta ENABLE ALWAYS TRIGGER syncbarrier_guard_marker`))
+			FOR EACH ROW EXECUTE FUNCTION {schema}.syncbarrier_guard_marker({target});
+			ALTER TABLE {schema}.sync_schema_meta ENABLE ALWAYS TRIGGER syncbarrier_guard_marker`, "target", quoteLiteral(target)))
 	}
 	open("7")
 	expectGuarded(t, program.try("INSERT INTO sync_schema_meta(id, schema_version) VALUES (1, 7)"), storage.CodeBarrierOpen)

@@ -31,7 +31,10 @@ const (
 // Errors: those of storage.Decide. A weakened fence is among the warnings of the decision; EnsureSchema would be refused for it.
 func (s *Store) Plan(ctx context.Context, target storage.Target) (storage.Plan, error) {
 	b := &barrier{store: s, target: target, timeout: defaultLockTimeout}
-	var err error
+	err := storage.CheckTarget(target, storage.PostgreSQL)
+	if err != nil {
+		return storage.Plan{}, err
+	}
 	if b.types, err = s.canonicalTypes(ctx, target); err != nil {
 		return storage.Plan{}, err
 	}

@@ -31,9 +31,19 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, arguments ...any) pgx.Row
 }
 
-// sql puts the quoted name of the database schema in the place of {schema}, and the same as a text literal in that of {schema_text}.
-func (s *Store) sql(text string) string {
-	return strings.NewReplacer("{schema}", s.schema, "{schema_text}", quoteText(s.schema)).Replace(text)
+// sqlText is SQL of ours with places in braces. Only constants and embedded files are any: a name or a value of the user's may look like a place,
+// so a string is not taken for one by itself.
+type sqlText string
+
+// sql puts the quoted name of the database schema in the place of {schema}, and the same as a text literal in that of {schema_text}. More
+// places are given in pairs: the word in braces, and the SQL that stands there. All are filled in one go, so nothing is looked for in what
+// was put in.
+func (s *Store) sql(text sqlText, places ...string) string {
+	pairs := []string{"{schema}", s.schema, "{schema_text}", quoteText(s.schema)}
+	for i := 0; i < len(places); i += 2 {
+		pairs = append(pairs, "{"+places[i]+"}", places[i+1])
+	}
+	return strings.NewReplacer(pairs...).Replace(string(text))
 }
 
 // named is the full name of a table or function of ours, for messages.

@@ -14,6 +14,9 @@ import (
 // A file that agrees already, or a target that must be refused, is answered from one snapshot, without the lock. What is carried out is
 // read and judged anew under it.
 func (s *Store) EnsureSchema(ctx context.Context, target storage.Target, attempt storage.Attempt) (storage.BarrierResult, error) {
+	if err := storage.CheckTarget(target, storage.SQLite); err != nil {
+		return storage.BarrierResult{}, err
+	}
 	b := &barrier{store: s, target: target, attempt: attempt, limits: target.Lock.WithDefaults()}
 	if result, answered, err := s.answer(ctx, target); answered {
 		return result, translate(err, b.what())

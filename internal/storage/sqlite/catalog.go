@@ -150,6 +150,10 @@ func readObjects(ctx context.Context, q querier) (schemaObjects, error) {
 		if err := rows.Scan(&kind, &name, &text); err != nil {
 			return objects, translate(err, "read the schema")
 		}
+		if !strings.HasPrefix(fold(name), "sqlite_") && (kind == "table" || kind == "view") && storage.IsSQLiteName(name) {
+			return objects, storage.Refuse(storage.CodeInvalidSpec, "the %s %q stands in for a function of SQLite's own that Syncbarrier needs", kind, name).
+				WithHint("rename it")
+		}
 		objects.kinds[fold(name)], objects.names[fold(name)], objects.sql[fold(name)] = kind, name, text
 	}
 	if err := rows.Err(); err != nil {

@@ -14,6 +14,9 @@ import (
 // Plan says what EnsureSchema would do now, from one snapshot. It changes nothing and takes no lock (storage.Barriers). Nobody can be
 // seen writing to an SQLite file without a version beforehand, so Unversioned stays empty.
 func (s *Store) Plan(ctx context.Context, target storage.Target) (plan storage.Plan, err error) {
+	if err := storage.CheckTarget(target, storage.SQLite); err != nil {
+		return storage.Plan{}, err
+	}
 	err = s.inTx(ctx, fmt.Sprintf("plan version %d of %s", target.Version, s.path), false, func(ctx context.Context, tx *sql.Conn) error {
 		found, err := s.judge(ctx, tx, target)
 		if err != nil {

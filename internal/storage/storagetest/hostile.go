@@ -1,6 +1,8 @@
 package storagetest
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,21 +13,27 @@ import (
 func runHostile(t *testing.T, open Opener) {
 	runTests(t, open, []test{
 		{"partition keys that try to be SQL are only ever values", hostileKeys},
-		{"table and column names that need quoting work from end to end", hostileNames},
-		{"names over the limit are refused before any lock", hostileLong},
+		{"a composite key of names that need quoting works from end to end", hostileNames},
+		{"tables, columns, indexes and checkpoints of any names go through all of a database's life", hostileLife},
+		{"names that cannot be are refused before any lock", hostileRefused},
+		{"names that SQLite does not tell apart are one in SQLite and two in PostgreSQL", hostileCase},
+		{"index names that would be cut to the same, or are made up of each other, stay apart", hostileIndexes},
+		{"partition keys that cannot be are refused before any lock", hostileKeysRefused},
 	})
 }
 
 func hostileKeys(f *fixture) {
 	keys := []string{
 		"p'); DROP TABLE sync_commits;--", "%s%d%v", "$1", "?1", "new\nline", "tab\t", `quote"d`, `back\slash`, "'", "''", "\\'", "é", "日本", "NULL",
-		"A", "a", " a", "a ", strings.Repeat("k", storage.MaxPartitionBytes),
+		"A", "a", " a", "a ", "/", "a/=b", "a*", "capture", "{schema}", "{due}", "zero\u200bwidth", "naïve", "nai\u0308ve", "😀", "default",
+		incompressible(storage.MaxPartitionBytes),
 	}
+	longest := incompressible(253)
 	f.apply(version1())
 	for i, key := range keys {
 		f.write(key, 1, int64(i), "Title")
 	}
-	f.apply(version2(titleNorm(2, keys...), external("letters", 2, keys...)))
+	f.apply(version2(titleNorm(2, keys...), external(longest, 2, keys...)))
 	claim := f.claimAll("title-norm")
 	same(f, "claimed rows", len(claim.Rows), len(keys))
 	f.scan(claim)
@@ -34,7 +42,7 @@ func hostileKeys(f *fixture) {
 		same(f, "verdict", f.coverage(key, 1, "todos").Verdict, storage.Changed)
 		f.wantCode(f.oldWriter(key, 1), storage.CodeWriterFenceRejected)
 		same(f, "outcome", f.finish(claim, key).Outcome, storage.OutcomeActivated)
-		f.finishExternal(key, "letters")
+		f.finishExternal(key, longest)
 		same(f, "horizon", f.prune(key, 1, false), 1)
 		f.must(f.store.RotateLogEpoch(f.ctx, key), "rotate the epoch")
 		rows, err := f.store.ReadCheckpoints(f.ctx, key)
@@ -45,6 +53,15 @@ func hostileKeys(f *fixture) {
 	f.wantGate(2, storage.GateOpen)
 	same(f, "partitions", f.number("SELECT count(*) FROM sync_partitions"), int64(len(keys)))
 	same(f, "commits", f.number("SELECT count(*) FROM sync_commits"), int64(len(keys)))
+}
+
+// incompressible is a text that no index can store in fewer bytes.
+func incompressible(bytes int) string {
+	var b strings.Builder
+	for sum := sha256.Sum256(nil); b.Len() < bytes; sum = sha256.Sum256(sum[:]) {
+		b.WriteString(base64.RawStdEncoding.EncodeToString(sum[:]))
+	}
+	return b.String()[:bytes]
 }
 
 func hostileNames(f *fixture) {
@@ -99,19 +116,4 @@ func hostileNames(f *fixture) {
 	if !report.Intact() {
 		f.Errorf("findings: %+v", report.Findings)
 	}
-}
-
-func hostileLong(f *fixture) {
-	f.apply(version1())
-	long := strings.Repeat("é", 32) // 64 bytes
-	named := todos()
-	named.Name = long
-	column := todos(nullable(long, storage.TypeString))
-	for name, table := range map[string]storage.Table{"table": named, "column": column} {
-		_, err := f.store.EnsureSchema(f.ctx, storage.Target{Version: 2, Tables: []storage.Table{table, notes()}, Owner: owner}, storage.Attempt{Number: 1})
-		if code := storage.CodeOf(err); code != storage.CodeInvalidSpec {
-			f.Errorf("%s: got code %q (%v), want %q", name, code, err, storage.CodeInvalidSpec)
-		}
-	}
-	same(f, "marker", f.number("SELECT schema_version FROM sync_schema_meta"), 1)
 }
