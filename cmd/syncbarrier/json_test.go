@@ -24,7 +24,7 @@ func TestEveryVerbSaysJSONAsOneObject(t *testing.T) {
 		{"checkpoint", "declare", "title-norm", "-f", "-"}, {"checkpoint", "claim", "title-norm"}, {"checkpoint", "claim", "title-norm", "--claim", "none"},
 		{"checkpoint", "advance", "title-norm", "--epoch", "1", "--claim", "none", "--watermark", "0"},
 		{"checkpoint", "activate", "title-norm", "--epoch", "1", "--claim", "none", "--watermark", "0"},
-		{"abandon", "title-norm", "--version", "7", "--reason", "r", "--yes"}, {"prune", "--partition", "a", "--to", "1"},
+		{"abandon", "title-norm", "--version", "7", "--reason", "r", "--yes"}, {"prune", "--partition", "a"},
 		{"remove"}, {"plan", "-f", "-"}, {"apply", "-f", "-", "--barrier-only"}, {"backfill", "title-norm"}, {"backfill", "other"},
 		{"apply", "-f", "-"}, {"plan", "-f", "-"}, {"checkpoint", "claim", "title-norm"}, {"checkpoint", "list"}, {"fence", "check"},
 		{"gate", "--version", "7", "--bogus"}, {"gate", "--version", "x"}, {"checkpoint", "bogus"}, {"abandon"}, {"aply"},

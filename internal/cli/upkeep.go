@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os/user"
 	"strings"
 	"unicode"
@@ -54,12 +55,15 @@ func (p *Program) pruneCommand() *cobra.Command {
 	var to int64
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "prune --partition P --to SEQ",
-		Short: "Delete the log of a partition up to a position, but not what an open checkpoint still needs",
-		Args:  cobra.NoArgs,
+		Use:   "prune --partition P [--to SEQ]",
+		Short: "Delete the log of a partition, whole or up to a position, but not what an open checkpoint still needs",
+		Long: "Deletes the log of a partition, whole or up to a position. What an open checkpoint still needs is refused and named.\n\n" +
+			"Programs that follow the sync protocol read the log too, to bring clients up to date: a client that is behind what was deleted begins anew. " +
+			"The log of captured tables is Syncbarrier's own, and is pruned by itself as backfills move on.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if partition == "" || to < 1 {
-				return usagef("--partition and --to (from 1 on) are needed")
+				return usagef("--partition is needed, and --to is 1 or more")
 			}
 			ctx, s, end, err := p.open(cmd.Context(), need{connections: 1})
 			if err != nil {
@@ -80,7 +84,8 @@ func (p *Program) pruneCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&partition, "partition", "", "the partition")
-	cmd.Flags().Int64Var(&to, "to", 0, "delete commits up to this sequence number")
+	cmd.Flags().Int64Var(&to, "to", math.MaxInt64, "delete commits up to this sequence number (default: all there are)")
+	cmd.Flags().Lookup("to").DefValue = "0" // so that the help does not show the largest number there is
 	cmd.Flags().BoolVar(&force, "force", false, "even if an open checkpoint then has to begin again")
 	return cmd
 }

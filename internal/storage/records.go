@@ -188,7 +188,7 @@ type Status struct {
 func (s Status) LogGrowing() string {
 	for _, source := range s.Sources {
 		if source.LogRows >= MaxCountedLogRows {
-			return fmt.Sprintf("the log holds %d changes or more of captured table %q, %d MiB or more in all: let its checkpoint go on, abandon it, or prune",
+			return fmt.Sprintf("the log holds %d changes or more of captured table %q, %d MiB or more in all: let its checkpoint go on, or abandon it, or end the transaction that has been open for long",
 				source.LogRows, source.Table, roundedDown(s.LogBytes>>20))
 		}
 	}
