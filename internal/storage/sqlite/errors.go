@@ -54,7 +54,7 @@ func translate(err error, what string) error {
 	}
 	if isCatalogMissing(err) {
 		return &storage.Error{
-			Code: storage.CodeConflict, Message: what + ": the file has no Syncbarrier catalog, or a part of it was dropped", Err: err,
+			Code: storage.CodeConflict, Message: what + ": the file has no Syncbarrier catalog, or a part of it was dropped", Err: withoutValues(err),
 			Hint: "apply a schema version first; `syncbarrier fence check` says what was dropped",
 		}
 	}
@@ -68,21 +68,7 @@ func translate(err error, what string) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = storage.CodeCancelled
 	}
-	return &storage.Error{Code: code, Message: what, Err: err}
-}
-
-var raisedCode = regexp.MustCompile(`sync\.storage\.[a-z_]+`)
-
-// raisedByUs gives the error of our own triggers, which raise the bare code as message.
-func raisedByUs(err error, what string) error {
-	if primaryCode(err) != codeConstraint {
-		return nil
-	}
-	code := raisedCode.FindString(err.Error())
-	if code == "" {
-		return nil
-	}
-	return &storage.Error{Code: storage.Code(code), Message: what + ": the database refused it"}
+	return &storage.Error{Code: code, Message: what, Err: withoutValues(err)}
 }
 
 var catalogTable = regexp.MustCompile(`no such table: (main\.)?sync_`)
@@ -104,16 +90,16 @@ func translateUserSQL(err error, what string) error {
 		return err
 	}
 	if isCatalogMissing(err) { // it names one by itself
-		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: err}
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: withoutValues(err)}
 	}
 	translated := translate(err, what)
 	switch class := storage.ClassOf(translated); {
 	case class == storage.ClassGuarded, class == storage.ClassFenced:
 		// They did their work; what is to be mended is the statement that ran into them.
-		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: sqliteError(err)}
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: withoutValues(sqliteError(err))}
 	case primaryCode(err) == codeLocked:
 		// Not somebody else, who could be waited for: the statement ran into its own connection.
-		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: err}
+		return &storage.Error{Code: storage.CodeInvalidSQL, Message: what, Err: withoutValues(err)}
 	}
 	if storage.CodeOf(translated) != storage.CodeInternal || slices.Contains(notTheSQL, primaryCode(err)) {
 		return translated
@@ -123,7 +109,7 @@ func translateUserSQL(err error, what string) error {
 	if primaryCode(err) == codeError && strings.Contains(err.Error(), "within a transaction") {
 		code = storage.CodeNotTransactional
 	}
-	return &storage.Error{Code: code, Message: what, Err: err}
+	return &storage.Error{Code: code, Message: what, Err: withoutValues(err)}
 }
 
 // translateStep is translate for a declared step that the file refuses: a unique index over rows that are alike, a column too many. The
@@ -133,7 +119,7 @@ func translateStep(err error, what string) error {
 	if storage.CodeOf(translated) != storage.CodeInvalidSQL {
 		return translated
 	}
-	return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: sqliteError(err)}
+	return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: withoutValues(sqliteError(err))}
 }
 
 // sqliteError gives what SQLite said in a translated error, or the error itself.
