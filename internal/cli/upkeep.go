@@ -19,15 +19,6 @@ func (p *Program) abandonCommand() *cobra.Command {
 	cmd := p.onCheckpoint("abandon NAME --version V --reason R --yes",
 		"Give a checkpoint up: the gate no longer needs it, its name stays used, its data stays as it is", need{connections: 2},
 		func(ctx context.Context, s *session, name string) error {
-			if reason == "" || version == 0 {
-				return usagef("--version and --reason are needed; they are kept in the history")
-			}
-			if strings.ContainsFunc(reason, unicode.IsControl) {
-				return usagef("--reason is one line of text")
-			}
-			if !yes {
-				return usagef("rows that checkpoint %q has not filled stay unfilled, and the gate opens without them; say --yes", name)
-			}
 			rows, err := s.store.AbandonCheckpoint(ctx, name, version, whoami(), reason)
 			if err != nil {
 				return err
@@ -36,6 +27,17 @@ func (p *Program) abandonCommand() *cobra.Command {
 				writeLine(w, "checkpoint %q of version %d is abandoned: %d rows deleted", name, version, rows)
 			})
 		})
+	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
+		switch {
+		case reason == "" || version == 0:
+			return usagef("--version and --reason are needed; they are kept in the history")
+		case strings.ContainsFunc(reason, unicode.IsControl):
+			return usagef("--reason is one line of text")
+		case !yes:
+			return usagef("rows that checkpoint %q has not filled stay unfilled, and the gate opens without them; say --yes", args[0])
+		}
+		return nil
+	}
 	cmd.Flags().Int64Var(&version, "version", 0, "the checkpoint's version")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the history")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")

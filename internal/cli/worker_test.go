@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/syncbarrier/syncbarrier/internal/backfill"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -87,5 +92,34 @@ func TestAChangeOfAnyFileIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.files = identify(address)
+	}
+}
+
+// terminationMessage is how much of a log's end becomes a pod's termination message (Kubernetes documentation, "Determine the Reason for Pod
+// Failure").
+const terminationMessage = 2048
+
+func TestAWorkersLastLineFitsATerminationMessageWhateverKeysItNames(t *testing.T) {
+	for name, key := range map[string]string{
+		"plain": "k", "quotes": `"`, "control characters": "\x1b", "direction": "\u202e", "bytes that are no text": "\xff", "wide": "日", "tags": "\U000e0001",
+	} {
+		var log bytes.Buffer
+		p := &Program{Err: &log, flags: flags{output: "json", database: "postgres://db/app"}}
+		p.Open = func(context.Context, Address) (storage.Store, error) {
+			return nil, storage.Refuse(storage.CodeVerificationFailed, "wrong rows: %s", strings.Repeat(key, 4000))
+		}
+		p.fillDefaults()
+		var ended reported
+		if err := p.newWorker(strings.Repeat("c", 63), "token", backfill.Share{Of: 64}).run(t.Context()); !errors.As(err, &ended) || ended.code != 28 {
+			t.Fatalf("%s: it ends with %v", name, err)
+		}
+		var said struct{ Reason, Msg string }
+		line := strings.TrimSpace(log.String())
+		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Reason != "VerificationFailed" || !strings.HasPrefix(said.Msg, "wrong rows: ") || !strings.HasSuffix(said.Msg, "...") {
+			t.Errorf("%s: %v: %s", name, err, line)
+		}
+		if len(line) > terminationMessage {
+			t.Errorf("%s: the line has %d bytes", name, len(line))
+		}
 	}
 }
