@@ -106,13 +106,13 @@ func lockless(t *testing.T) []testforeign.Page {
 		_, err := (&SyncSchemaReconciler{}).attemptFailed(t.Context(), &schemaPass{
 			object:  &v1alpha1.SyncSchema{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "clinic"}},
 			attempt: attemptState{next: storage.Attempt{Number: attempt}}, lease: &Lease{},
-		}, refused, timeout)
+		}, refused, timeout, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ready := reconciling(0, v1alpha1.ReasonLockTimeout, "waits for its locks")
 		pages = append(pages, testforeign.Page{Minute: int(at / time.Minute), Text: seen{ready: ready}.page(t)})
-		at += timeout + barrier.Pause(attempt, timeout, refused, 1)
+		at += timeout + barrier.Pause(attempt, timeout, 0, refused, 1)
 	}
 	return pages
 }

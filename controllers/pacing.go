@@ -37,7 +37,8 @@ type attemptState struct {
 	trigger  string // what the attempts are for: with another spec or request they begin anew
 	next     storage.Attempt
 	due      time.Time
-	failure  error // of the last attempt
+	rest     time.Duration // the pause that ends then
+	failure  error         // of the last attempt
 	failures int32
 	blockers []storage.Blocker
 	tried    string // the workers that the API server has accepted (workersOf)
@@ -74,27 +75,26 @@ func (a *attempts) forget(uid types.UID) {
 	delete(a.of, uid)
 }
 
-// failed gives the state after a failed attempt: the next one waits first for the table that was refused, after a pause that grows.
-func (s attemptState) failed(err error, waited time.Duration, now time.Time, jitter float64) attemptState {
+// failed gives the state after a failed attempt: the next one waits first for the table that was refused, after a pause that grows. took and held
+// are those of barrier.Pause.
+func (s attemptState) failed(err error, took, held time.Duration, now time.Time, jitter float64) attemptState {
 	s.failure, s.failures, s.blockers = err, s.failures+1, nil
 	var refused *storage.Error
 	if errors.As(err, &refused) {
 		s.blockers = refused.Blocked
 	}
-	s.due = now.Add(barrier.Pause(s.next.Number, waited, err, jitter))
+	s.rest = barrier.Pause(s.next.Number, took, held, err, jitter)
+	s.due = now.Add(s.rest)
 	s.next = barrier.Next(s.next, err)
 	return s
 }
 
-// restFactor: SQL that runs under the locks of a barrier and fails holds writers up each time. It is left alone for at least so many times what
-// it took.
-const restFactor = 20
-
-// refused gives the state after SQL of the spec failed under the locks. Looking again is for what a person puts right in the database; a changed
-// spec or a retry does not wait for it.
-func (s attemptState) refused(err error, took time.Duration, now time.Time, resync time.Duration) attemptState {
+// refused gives the state after an attempt that a person has to look at, which held its locks for so long. Looking again is for what is put right
+// in the database; a changed spec or a retry does not wait for it.
+func (s attemptState) refused(err error, held time.Duration, now time.Time, resync time.Duration) attemptState {
 	s = s.succeeded()
-	s.failure, s.due = err, now.Add(max(resync, restFactor*took))
+	s.failure, s.rest = err, max(resync, barrier.RestFactor*held)
+	s.due = now.Add(s.rest)
 	return s
 }
 

@@ -88,7 +88,7 @@ func planStatus(plan storage.Plan, version int64) *v1alpha1.Plan {
 func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*verdict, error) {
 	if wait := pass.attempt.due.Sub(pass.now); wait > 0 && pass.attempt.failure != nil {
 		v := r.explain(pass, pass.attempt.failure)
-		v.after = wait
+		pass.rest(v)
 		return v, nil
 	}
 	if pass.status.StoredVersion < pass.target.Version {
@@ -108,7 +108,7 @@ func (r *SyncSchemaReconciler) migrate(ctx context.Context, pass *schemaPass) (*
 	started := time.Now()
 	result, err := pass.lease.Store.EnsureSchema(ctx, *pass.target, pass.attempt.next)
 	if err != nil {
-		return r.attemptFailed(ctx, pass, err, time.Since(started))
+		return r.attemptFailed(ctx, pass, err, time.Since(started), result.LockHold)
 	}
 	pass.attempt = pass.attempt.succeeded()
 	if !ours(pass.status.Owner, r.Cluster, pass.object) {
@@ -167,8 +167,9 @@ func describeBarrier(result storage.BarrierResult) string {
 		result.Stored, result.Version, result.LockWait.Milliseconds(), result.LockHold.Milliseconds(), len(result.Declared))
 }
 
-// attemptFailed paces what passes by itself. What a person has to look at is looked at again at the next resync.
-func (r *SyncSchemaReconciler) attemptFailed(ctx context.Context, pass *schemaPass, err error, waited time.Duration) (*verdict, error) {
+// attemptFailed paces what passes by itself. What a person has to look at is looked at again at the next resync; if it showed only under the
+// locks no event brings it on earlier, for each look holds writers up.
+func (r *SyncSchemaReconciler) attemptFailed(ctx context.Context, pass *schemaPass, err error, took, held time.Duration) (*verdict, error) {
 	if ctx.Err() != nil {
 		return nil, err // the manager is ending
 	}
@@ -176,25 +177,36 @@ func (r *SyncSchemaReconciler) attemptFailed(ctx context.Context, pass *schemaPa
 	barrierAttempts.WithLabelValues(pass.object.Namespace, pass.object.Name, string(class)).Inc()
 	pass.lease.Report(err)
 	v := r.explain(pass, err)
-	if v == nil {
+	switch {
+	case v == nil:
 		return nil, err
-	}
-	if v.state != stateReconciling {
-		pass.attempt = pass.attempt.succeeded()
-		if class == storage.ClassInvalidSQL || class == storage.ClassNotTransactional {
-			pass.attempt = pass.attempt.refused(err, waited, pass.now, r.resync())
-			v.after = pass.attempt.due.Sub(pass.now)
-		}
-		r.attempts.put(pass.object.UID, pass.attempt)
-		return v, nil
-	}
-	if class == storage.ClassPreviousVersionOpen {
+	case v.state == stateReconciling && class == storage.ClassPreviousVersionOpen && held == 0:
 		return v, nil // no attempt at a lock was made, and the checkpoint's own event comes first
+	case v.state == stateReconciling:
+		pass.attempt = pass.attempt.failed(err, took, held, pass.now, draw(r.Jitter))
+	case held > 0 || class == storage.ClassInvalidSQL || class == storage.ClassNotTransactional:
+		pass.attempt = pass.attempt.refused(err, held, pass.now, r.resync())
+	default:
+		pass.attempt = pass.attempt.succeeded()
 	}
-	pass.attempt = pass.attempt.failed(err, waited, pass.now, draw(r.Jitter))
 	r.attempts.put(pass.object.UID, pass.attempt)
-	v.after = pass.attempt.due.Sub(pass.now)
+	pass.rest(v)
 	return v, nil
+}
+
+// longRest is a pause that is said, with its end: who wonders why nothing happens is to know.
+const longRest = 2 * DefaultResync
+
+// rest has a verdict wait for the pause after the attempt.
+func (p *schemaPass) rest(v *verdict) {
+	if p.attempt.failure == nil {
+		return
+	}
+	v.after = p.attempt.due.Sub(p.now)
+	if p.attempt.rest > longRest {
+		v.message += fmt.Sprintf("; it held writers up, so it is not tried again before %s unless the spec changes or somebody asks (kubectl syncbarrier retry %s)",
+			p.attempt.due.UTC().Format(time.RFC3339), p.object.Name)
+	}
 }
 
 // explain judges the failure of an attempt. A checkpoint that keeps the version back and that nobody speaks of any more is a person's to

@@ -166,6 +166,56 @@ var _ = Describe("A SyncSchema does what a person asks for:", func() {
 		Expect(failed.due).To(Equal(w.clock.Now().Add(20*time.Minute)), "what holds writers up for a minute rests for twenty")
 	})
 
+	It("whatever a barrier is refused for under its locks is not tried again by an event, but at once with another spec", func() {
+		// The SQL counts how often the locks were had; what makes the attempt fail comes after it.
+		w.sql(`CREATE SEQUENCE tries`)
+		w.sql(`UPDATE patients SET name = 'same'`)
+		tries := func() int64 { return w.number(`SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries`) }
+		refused := func(reason, message, sql string, changes ...func(s *v1alpha1.SyncSchema)) {
+			GinkgoHelper()
+			before := tries()
+			w.apply(w.clinic(7, append([]func(s *v1alpha1.SyncSchema){withSQL(7, "SELECT nextval('tries');"+sql)}, changes...)...))
+			for range 3 {
+				object, again := w.pass()
+				expectStalled(object.Status.Conditions, reason, message)
+				Expect(again.RequeueAfter).To(BeNumerically("~", DefaultResync, time.Minute))
+				w.clock.advance(statusEvery)
+			}
+			Expect(tries()).To(Equal(before+1), reason)
+		}
+		refused(v1alpha1.ReasonInvalidSpec, "same values", `CREATE TABLE other (i int)`, func(s *v1alpha1.SyncSchema) {
+			s.Spec.Tables[0].Indexes = []v1alpha1.Index{{Name: "patients_name", Columns: []string{"name"}, Unique: true}}
+		})
+		refused(v1alpha1.ReasonLayoutMismatch, "name_search", `ALTER TABLE patients DROP COLUMN name_search`)
+		refused(v1alpha1.ReasonFenceBroken, "is disabled", `ALTER TABLE sync_commits DISABLE TRIGGER ALL`)
+		before := tries()
+		w.annotate(w.schema(), AnnotationRetry, time.Now().UTC().Format(time.RFC3339))
+		w.pass()
+		Expect(tries()).To(Equal(before+1), "somebody asked")
+		w.apply(w.clinic(7))
+		w.bring()
+	})
+
+	It("a barrier that its time limit ended rests for twenty times as long as it held its locks, and says what to do", func() {
+		slow := func(s *v1alpha1.SyncSchema) {
+			withSQL(7, "SELECT pg_sleep(60)")(s)
+			s.Spec.Lock = &v1alpha1.Lock{StatementTimeoutSeconds: 1}
+		}
+		w.apply(w.clinic(7, slow))
+		object, again := w.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonCancelled, "raise lock.statementTimeoutSeconds")
+		Expect(again.RequeueAfter).To(BeNumerically(">=", 20*time.Second))
+		w.apply(w.clinic(7))
+		w.bring()
+
+		pass := &schemaPass{object: w.schema(), now: w.clock.Now(), attempt: attemptState{next: storage.Attempt{Number: 1}}}
+		pass.attempt = pass.attempt.failed(storage.Refuse(storage.CodeCancelled, "late"), 5*time.Minute, 5*time.Minute, pass.now, 0)
+		v := reconciling(0, v1alpha1.ReasonCancelled, "late")
+		pass.rest(v)
+		Expect(v.after).To(Equal(100 * time.Minute))
+		Expect(v.message).To(ContainSubstring("not tried again before " + pass.now.Add(100*time.Minute).UTC().Format(time.RFC3339)))
+	})
+
 	It("live settings of an entry reach its workers, and another number of workers gets another Job", func() {
 		w.apply(w.clinic(7))
 		w.pass()

@@ -2,7 +2,7 @@
 // Kubernetes: one attempt is Store.EnsureSchema, and what an error means is its class.
 //
 // An attempt waits for at most one lock, for at most the lock timeout. Between attempts the engine pauses for at least four times
-// as long as the attempt waited, so that writers have the database to themselves for at least four fifths of the time
+// as long as the attempt waited for its locks or held them, so that writers have the database to themselves for at least four fifths of the time
 // (docs/design.md section 3, "Locks of a barrier").
 package barrier
 
@@ -54,7 +54,7 @@ func (e *Engine) Apply(ctx context.Context, target storage.Target) (storage.Barr
 		if !storage.ClassOf(err).Retryable() || ctx.Err() != nil {
 			return storage.BarrierResult{}, endedBy(ctx, err)
 		}
-		pause := Pause(attempt.Number, e.time().Now().Sub(started), err, rand.Float64())
+		pause := Pause(attempt.Number, e.time().Now().Sub(started), result.LockHold, err, rand.Float64())
 		if e.Report != nil {
 			e.Report(Waiting{Attempt: attempt.Number, Err: err, Pause: pause})
 		}
@@ -87,22 +87,31 @@ func Next(attempt storage.Attempt, err error) storage.Attempt {
 const (
 	shortestPause = 200 * time.Millisecond
 	longestPause  = 30 * time.Second
-	// dutyFactor: a pause is at least so many times what the attempt waited in the lock queue, where it held writers up.
+	// dutyFactor: a pause is at least so many times what the attempt held writers up, in the lock queue or under its locks.
 	dutyFactor = 4
 )
 
-// Pause is how long to leave the database alone after a failed attempt: growing with the attempts, at least four times the
-// time just waited, and up to half of it again by jitter (0 to 1).
-func Pause(attempt int, waited time.Duration, err error, jitter float64) time.Duration {
+// RestFactor: work under the locks that came to no end, and will hardly do so the next time, holds writers up each time for nothing. It is left
+// alone for at least so many times what it held them up.
+const RestFactor = 20
+
+// Pause is how long to leave the database alone after a failed attempt that took so long and held its locks for a part of that: growing with the
+// attempts, at least four times what it held writers up, and up to half of it again by jitter (0 to 1). An attempt whose statement was ended
+// under the locks, by its time limit or by an administrator, rests for twenty times as long.
+func Pause(attempt int, took, held time.Duration, err error, jitter float64) time.Duration {
 	pause := longestPause
 	if attempt < 16 {
 		pause = min(longestPause, shortestPause<<(attempt-1))
 	}
 	switch storage.ClassOf(err) {
-	case storage.ClassLockTimeout:
-		pause = max(pause, dutyFactor*waited)
 	case storage.ClassCommitUnknown:
 		pause = shortestPause // nobody waits for us; the answer is one read away
+	case storage.ClassLockTimeout:
+		pause = max(pause, dutyFactor*max(took, held))
+	case storage.ClassCancelled:
+		pause = max(pause, RestFactor*held)
+	default:
+		pause = max(pause, dutyFactor*held)
 	}
 	return pause + time.Duration(float64(pause)*jitter/2)
 }

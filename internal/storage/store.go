@@ -44,7 +44,7 @@ type Barriers interface {
 	//
 	// Errors: those of Decide; CodeLockTimeout with blockers and Table; CodeInvalidSQL, CodeNotTransactional for user SQL;
 	// CodeFenceBroken; CodeCommitUnknown when the acknowledgement was lost (ask again: a barrier that did commit is
-	// found and agreed with).
+	// found and agreed with). With an error LockHold of the result says how long the attempt had held its locks; 0: it had none.
 	EnsureSchema(ctx context.Context, target Target, attempt Attempt) (BarrierResult, error)
 }
 
@@ -274,12 +274,12 @@ type Querier interface {
 	Query(ctx context.Context, sql string, arguments ...any) ([][]any, error)
 }
 
-// ActivationReport says what an attempt did.
+// ActivationReport says what an attempt did. With an error only Held says something.
 type ActivationReport struct {
 	Outcome Outcome
-	Rest    int64 // rows applied under the locks
-	Held    time.Duration
-	Reason  string // for OutcomeUnverifiable
+	Rest    int64         // rows applied under the locks
+	Held    time.Duration // since the first lock; 0: it had none
+	Reason  string        // for OutcomeUnverifiable
 }
 
 // Fences check and mend what the database enforces.

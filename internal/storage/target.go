@@ -1,5 +1,7 @@
 package storage
 
+import "fmt"
+
 // Target is what a database is to be brought to: one schema version with all that is declared for it
 // (docs/design.md section 7). It is made by internal/manifest from a SyncSchema, or by a program that uses a Store itself.
 type Target struct {
@@ -262,4 +264,10 @@ func (l LockLimits) WithDefaults() LockLimits {
 		l.StatementTimeoutSeconds = 300
 	}
 	return l
+}
+
+// StatementHint is what to do about a statement of a barrier that its time limit ended.
+func (l LockLimits) StatementHint() string {
+	return fmt.Sprintf("a statement of the barrier has %d s, and holds its locks meanwhile: raise lock.statementTimeoutSeconds, or take work out of the migration",
+		l.WithDefaults().StatementTimeoutSeconds)
 }

@@ -181,9 +181,9 @@ func (b *barrier) carryOut(ctx context.Context, seen view) (storage.BarrierResul
 		return run.run(ctx, seen)
 	})
 	if err != nil {
-		return storage.BarrierResult{}, b.store.explainLock(ctx, err, b.timeout)
+		return storage.BarrierResult{LockHold: run.held()}, b.store.explainLock(ctx, run.explainTimeout(ctx, err), b.timeout)
 	}
-	run.result.LockHold = time.Since(run.locked)
+	run.result.LockHold = run.held()
 	if seen.note != "" {
 		run.result.Warnings = append(run.result.Warnings, seen.note)
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 	"github.com/syncbarrier/syncbarrier/internal/testdb"
@@ -246,9 +247,37 @@ func TestSQLThatTakesTooLongIsStopped(t *testing.T) {
 	db.mustApply(target(5))
 	long := withSQL(6, "CREATE TABLE gone(i int); SELECT pg_sleep(60)")
 	long.Lock.StatementTimeoutSeconds = 1
-	db.refuses(long, storage.CodeCancelled, "version 6", "statement timeout")
+	result, err := db.once(long)
+	wantRefusal(t, err, storage.CodeCancelled, "version 6", "statement timeout", "raise lock.statementTimeoutSeconds")
+	if result.LockHold < time.Second {
+		t.Errorf("its locks were held for %s, and it says %s", time.Second, result.LockHold)
+	}
 	db.wantText("5", "SELECT schema_version FROM sync_schema_meta")
 	db.wantText("", "SELECT to_regclass('gone')")
+}
+
+func TestARefusalSaysWhetherItHeldLocks(t *testing.T) {
+	db := newBarrierDB(t)
+	db.exec("CREATE TABLE todos (id bigint PRIMARY KEY, tenant text NOT NULL, title text NOT NULL)")
+	db.exec("INSERT INTO todos VALUES (1, 'a', 'same'), (2, 'a', 'same')")
+	unique := target(6)
+	unique.Tables = []storage.Table{plainTodos()}
+	unique.Tables[0].Indexes = []storage.Index{{Name: "todos_title", Columns: []string{"title"}, Unique: true}}
+	result, err := db.once(unique)
+	wantRefusal(t, err, storage.CodeInvalidSpec, "todos_title")
+	if result.LockHold <= 0 {
+		t.Error("what showed under the locks is said to have held none")
+	}
+	other := target(6)
+	other.Tables = []storage.Table{plainTodos()}
+	for i := range other.Tables[0].Columns {
+		other.Tables[0].Columns[i].Type, other.Tables[0].Columns[i].SQLType = "", "uuid"
+	}
+	result, err = db.once(other)
+	wantRefusal(t, err, storage.CodeLayoutMismatch, "declared uuid")
+	if result.LockHold != 0 {
+		t.Errorf("what a snapshot showed is said to have held locks for %s", result.LockHold)
+	}
 }
 
 func TestDeclaredColumnsAreCheckedAgainAfterTheSQL(t *testing.T) {

@@ -19,7 +19,8 @@ type barrierTx struct {
 	tx      pgx.Tx
 	watch   *waitWatch
 	started time.Time     // when the attempt began to wait
-	locked  time.Time     // when it had its locks
+	locked  time.Time     // when it had its locks; zero: it never had
+	part    time.Time     // when the part of the work began that is under way
 	wait    time.Duration // for a lock that a step turns out to need
 	limits  string        // the settings that bound its steps
 	ranSQL  bool          // of the user, in steps
@@ -33,6 +34,7 @@ func (t *barrierTx) run(ctx context.Context, seen view) error {
 		return err
 	}
 	t.locked = time.Now()
+	t.part = t.locked
 	if err := t.boundSteps(ctx, seen); err != nil {
 		return err
 	}
@@ -62,6 +64,25 @@ func (t *barrierTx) run(ctx context.Context, seen view) error {
 	return t.change(ctx, facts, decision)
 }
 
+// held is how long the attempt has had its locks.
+func (t *barrierTx) held() time.Duration {
+	if t.locked.IsZero() {
+		return 0
+	}
+	return time.Since(t.locked)
+}
+
+// explainTimeout adds what to do to the error of a statement that had all the time there is for one. The server does not say, but in words of
+// its own language, whether that or an administrator ended it.
+func (t *barrierTx) explainTimeout(ctx context.Context, err error) error {
+	var ended *storage.Error
+	timedOut := sqlState(err) == stateCancelled && ctx.Err() == nil && !t.locked.IsZero() && time.Since(t.part) >= t.statement
+	if !timedOut || !errors.As(err, &ended) || ended.Hint != "" {
+		return err
+	}
+	return ended.WithHint("%s", t.target.Lock.StatementHint())
+}
+
 // boundSteps: what a step turns out to need beyond our locks it waits for very shortly. A writer that waits for us looks for a deadlock once,
 // deadlock_timeout after it began; if we wait for it at that moment, the writer is the victim.
 func (t *barrierTx) boundSteps(ctx context.Context, seen view) error {
@@ -89,6 +110,7 @@ func (t *barrierTx) changeWatched(ctx context.Context, before storage.Facts, dec
 	if err := t.steps(ctx, decision); err != nil {
 		return err
 	}
+	t.part = time.Now()
 	if err := t.checkResult(ctx, before, decision); err != nil {
 		return err
 	}
@@ -123,6 +145,7 @@ func (t *barrierTx) steps(ctx context.Context, decision storage.Decision) error 
 		return err
 	}
 	for _, s := range r.steps(decision.Steps) {
+		t.part = time.Now()
 		t.result.Statements++
 		switch s.step.Kind {
 		case storage.StepRunSQL:

@@ -27,6 +27,7 @@ const (
 	stateNoPrivilege   = "42501"
 	stateNoParameter   = "42704"
 	stateLockTimeout   = "55P03"
+	stateCancelled     = "57014"
 	stateNoDatabase    = "3D000"
 	stateNoSchema      = "3F000"
 )
@@ -39,7 +40,7 @@ var codeOfState = map[string]storage.Code{
 	"40P01":          storage.CodeDeadlock,
 	"40001":          storage.CodeSerialization,
 	"40003":          storage.CodeCommitUnknown,
-	"57014":          storage.CodeCancelled,
+	stateCancelled:   storage.CodeCancelled,
 	"57P01":          storage.CodeConnectionLost, // the administrator ended the session or the server
 	"57P02":          storage.CodeConnectionLost,
 	"57P03":          storage.CodeConnectionLost,

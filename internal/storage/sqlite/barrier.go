@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,7 +23,11 @@ func (s *Store) EnsureSchema(ctx context.Context, target storage.Target, attempt
 		return result, translate(err, b.what())
 	}
 	err := b.run(ctx)
-	return b.result, translate(err, b.what())
+	var ended *storage.Error
+	if err = translate(err, b.what()); b.timedOut && errors.As(err, &ended) {
+		ended.Hint = target.Lock.StatementHint()
+	}
+	return b.result, err
 }
 
 // answer tells from one snapshot whether there is nothing to do or nothing that may be done. What passes by itself, or cannot be read,
@@ -112,6 +117,7 @@ type barrier struct {
 	found    finding
 	lockedAt time.Time
 	result   storage.BarrierResult
+	timedOut bool // a statement had all the time there is for one
 }
 
 func (b *barrier) what() string {
@@ -127,11 +133,11 @@ func (b *barrier) run(ctx context.Context) error {
 	b.tx = t.conn
 	if err := b.carryOut(context.WithValue(ctx, closeMarkKey{}, t)); err != nil {
 		t.rollback(ctx)
-		b.result = storage.BarrierResult{}
+		b.result = storage.BarrierResult{LockHold: time.Since(b.lockedAt)}
 		return err
 	}
 	if err := t.commit(ctx); err != nil {
-		b.result = storage.BarrierResult{}
+		b.result = storage.BarrierResult{LockHold: time.Since(b.lockedAt)}
 		return err
 	}
 	b.result.LockHold = time.Since(b.lockedAt)
@@ -253,12 +259,21 @@ func (b *barrier) runStep(ctx context.Context, step storage.Step) error {
 	return nil
 }
 
-// exec runs one statement within the statement timeout.
-func (b *barrier) exec(ctx context.Context, statement string) error {
+// inTime runs a statement within the statement timeout, and notes that the timeout ended it.
+func (b *barrier) inTime(ctx context.Context, run func(ctx context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, time.Duration(b.limits.StatementTimeoutSeconds)*time.Second)
 	defer cancel()
-	_, err := b.tx.ExecContext(bounded, statement)
+	err := run(bounded)
+	b.timedOut = err != nil && bounded.Err() != nil && ctx.Err() == nil
 	return err
+}
+
+// exec runs one statement within the statement timeout.
+func (b *barrier) exec(ctx context.Context, statement string) error {
+	return b.inTime(ctx, func(bounded context.Context) error {
+		_, err := b.tx.ExecContext(bounded, statement)
+		return err
+	})
 }
 
 // runSQL runs the user's SQL of one version, clears what it left in the session, and checks what SQLite did not enforce meanwhile.
@@ -266,9 +281,11 @@ func (b *barrier) runSQL(ctx context.Context, step storage.Step) error {
 	what := userSQLName(step.Version)
 	b.result.Statements++
 	b.result.CloseConnection = true
-	bounded, cancel := context.WithTimeout(ctx, time.Duration(b.limits.StatementTimeoutSeconds)*time.Second)
-	defer cancel()
-	written, err := runUserSQL(bounded, b.tx, what, step.SQL)
+	var written []string
+	err := b.inTime(ctx, func(bounded context.Context) (err error) {
+		written, err = runUserSQL(bounded, b.tx, what, step.SQL)
+		return err
+	})
 	if err != nil {
 		return err
 	}
