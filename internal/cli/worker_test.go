@@ -115,7 +115,7 @@ func TestAWorkersLastLineFitsATerminationMessageWhateverKeysItNames(t *testing.T
 		}
 		var said struct{ Reason, Msg string }
 		line := strings.TrimSpace(log.String())
-		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Reason != "VerificationFailed" || !strings.HasPrefix(said.Msg, "wrong rows: ") || !strings.HasSuffix(said.Msg, "...") {
+		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Reason != "VerificationFailed" || !strings.HasPrefix(said.Msg, "wrong rows: ") {
 			t.Errorf("%s: %v: %s", name, err, line)
 		}
 		if len(line) > terminationMessage {
