@@ -28,13 +28,13 @@ const (
 	connectTimeout        = 3 * time.Second
 	idleClose             = 60 * time.Second
 	defaultMaxConnections = 4
-
-	// Prepared statements that a connection keeps. Each names its database schema, and the schemas of a database share connections: with the
-	// driver's 512 a connection used for 50 schemas grows to 33 MiB on the server, with 32 to 19.
-	statementCache = 32
 	defaultApplication    = "syncbarrier"
 	defaultSchema         = "public"
 	oldestServer          = 140000 // server_version_num of PostgreSQL 14
+
+	// statementCache is how many prepared statements a connection keeps. Each names its database schema, and the schemas of a database share
+	// connections: with the driver's 512 a connection used for 50 schemas grows to 33 MiB on the server, with 32 to 19.
+	statementCache = 32
 )
 
 // Config says which database schema to open and how.
