@@ -49,10 +49,11 @@ const (
 	finishedSeconds = 3600
 )
 
-// Exit codes of a worker that end its Job (docs/design.md section 9). Every other code counts against the retries of its index.
+// Exit codes of a worker (docs/design.md section 9). Lost ownership and what is permanent end its Job; every other code counts against the
+// retries of its index, as does that of a worker whose program is older than the catalog.
 const (
-	exitOwnershipLost  = 10
 	exitNewerCatalog   = 11
+	exitOwnershipLost  = 10
 	exitFirstPermanent = 20
 	exitLastPermanent  = 29
 )
