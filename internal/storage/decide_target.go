@@ -224,6 +224,14 @@ func asciiLower(name string) string {
 	}, name)
 }
 
+// CheckIdentifier refuses a name that no product takes as it is. CodeInvalidSpec names the field.
+func CheckIdentifier(field, name string) error {
+	if problem := problemOfName(name); problem != "" {
+		return Refuse(CodeInvalidSpec, "%s: %q: %s", field, name, problem)
+	}
+	return nil
+}
+
 // problemOfName: everything else is legal, since names are always quoted.
 func problemOfName(name string) string {
 	switch {

@@ -95,15 +95,15 @@ func (b *batchTx) keepLeftovers(ctx context.Context, keys [][]string) error {
 	return nil
 }
 
-// longestLeftover is how long the text of a key may be that is written down, in bytes: with the names beside it, it has to fit into an entry of
-// an index, of which the server allows 2704 bytes.
-const longestLeftover = 2000
+// longestLeftover is how long a key's text may be that is written down, in bytes, with the names of its checkpoint and partition beside it: together
+// they have to fit into an entry of an index, of which the server allows 2704 bytes with their heads.
+const longestLeftover = 2600
 
 // keepable refuses keys that are too long to be written down: then the batch is done again when their rows are free. A key that fits into
 // the index of its own table can be longer as text.
 func (b *batchTx) keepable(keys [][]string) error {
 	for _, key := range keys {
-		if len(storage.EncodeKey(key)) > longestLeftover {
+		if len(storage.EncodeKey(key))+len(b.claim.Name)+len(b.partition()) > longestLeftover {
 			table := b.plan.table.declared.Name
 			return &storage.Error{
 				Code: storage.CodeLockTimeout, Table: table,

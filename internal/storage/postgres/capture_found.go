@@ -147,7 +147,8 @@ const heirsSQL = `ARRAY(
 		            AND NOT h.relispartition
 		          ORDER BY 1)`
 
-// readSources reads the sources of these names, and all others that have a trigger of ours, by name. A name that is no table is left out.
+// readSources reads the sources of these names, and all others that have a trigger of ours, by name. A name that is no table is left out. A
+// table that was moved to another schema stands under a name that no table has.
 func (s *Store) readSources(ctx context.Context, q querier, tables []string) (map[string]*foundSource, error) {
 	const what = "read the triggers of sources"
 	rows, err := q.Query(ctx, `
@@ -176,7 +177,7 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 		    FROM roots, pg_catalog.pg_partition_tree(roots.oid) AS t
 		   WHERE t.relid <> roots.oid
 		)
-		SELECT CASE WHEN rn.nspname = $1::text THEN r.relname::text ELSE pg_catalog.format('%I.%I', rn.nspname, r.relname) END,
+		SELECT CASE WHEN rn.nspname = $1::text THEN r.relname::text ELSE pg_catalog.format('%I.%I', rn.nspname, r.relname) END, rn.nspname = $1::text,
 		       c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind::text,
 		       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid), `+heirsSQL+`,
 		       coalesce(t.tgname::text, ''), coalesce(t.tgtype, 0), coalesce(t.tgenabled::text, ''),
@@ -192,23 +193,28 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 		  LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgname = ANY ($4::text[])
 		  LEFT JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 		  LEFT JOIN pg_catalog.pg_namespace fn ON fn.oid = p.pronamespace
-		 ORDER BY 1, tree.level, 3, t.tgname`, s.schemaName, tables, []string{fenceSourceFunction, logTruncateFunction}, sourceTriggerNames)
+		 ORDER BY 1, tree.level, 4, t.tgname`, s.schemaName, tables, []string{fenceSourceFunction, logTruncateFunction}, sourceTriggerNames)
 	if err != nil {
 		return nil, translate(err, what)
 	}
 	sources := map[string]*foundSource{}
 	var table, definition string
+	var local bool
 	var relation foundSourceRelation
 	var arguments []byte
 	var t foundSourceTrigger
-	_, err = pgx.ForEachRow(rows, []any{&table, &relation.oid, &relation.name, &relation.kind, &relation.child, &relation.heirs, &t.name, &t.kind, &t.enabled, &t.function,
+	_, err = pgx.ForEachRow(rows, []any{&table, &local, &relation.oid, &relation.name, &relation.kind, &relation.child, &relation.heirs, &t.name, &t.kind, &t.enabled, &t.function,
 		&arguments, &definition, &t.columns, &t.constraint, &t.copied, &t.oldTable, &t.newTable, &t.change}, func() error {
 		t.arguments = argumentsOf(arguments)
 		t.when = settleCondition(whenOf(definition))
-		source := sources[table]
+		name := table
+		if !local {
+			name = "\x00" + table // a table of ours may be called like the full name of another
+		}
+		source := sources[name]
 		if source == nil {
 			source = &foundSource{table: table}
-			sources[table] = source
+			sources[name] = source
 		}
 		source.add(relation, t)
 		relation.heirs = nil // the next row gets an array of its own

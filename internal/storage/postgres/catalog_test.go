@@ -263,7 +263,7 @@ func asOfOtherRelease(t *testing.T, store *Store, admin *session) {
 	t.Helper()
 	for _, function := range declaredFunctions {
 		body := "-- another release\n" + store.sql(function.body)
-		admin.run(strings.Replace(store.sql(function.sql), store.sql(function.body), body, 1))
+		admin.run(store.sql(function.sql, "body", quoteLiteral(body)))
 		admin.run(fmt.Sprintf("COMMENT ON FUNCTION %s() IS %s", function.name, quoteLiteral(revisionComment+"0123456789abcdef"+bodyComment+revisionOf(body))))
 	}
 	admin.run("DROP TRIGGER syncbarrier_guard_commits ON sync_commits")

@@ -81,6 +81,9 @@ func (d *Database) find(ctx context.Context, schema string) (*Store, error) {
 		connections: d.connections, schemaName: cmp.Or(schema, defaultSchema),
 		queries: map[string]storage.RegisteredQuery{}, writerSample: cmp.Or(d.config.WriterSample, defaultWriterSample),
 	}
+	if err := storage.CheckIdentifier("schema", s.schemaName); err != nil {
+		return nil, err
+	}
 	s.schema = quoteIdentifier(s.schemaName)
 	for _, query := range d.config.Queries {
 		s.queries[query.Name] = query

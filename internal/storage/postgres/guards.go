@@ -51,11 +51,16 @@ func (s *Store) installFunctions(ctx context.Context, tx pgx.Tx, found foundCata
 	return installed, nil
 }
 
+// declarationOf is the statement that makes a function.
+func (s *Store) declarationOf(function declaredFunction) string {
+	return s.sql(function.sql, "body", quoteLiteral(s.sql(function.body)))
+}
+
 // installFunction makes one function and takes the right to execute it from everybody: whoever may execute it could attach it to a table of
 // their own and write into the log by our rights.
 func (s *Store) installFunction(ctx context.Context, tx pgx.Tx, function declaredFunction, found foundCatalog) error {
 	what := "install the function " + s.functionName(function.name)
-	if _, err := tx.Exec(ctx, s.sql(function.sql, "body", quoteLiteral(s.sql(function.body)))); err != nil {
+	if _, err := tx.Exec(ctx, s.declarationOf(function)); err != nil {
 		return translate(err, what)
 	}
 	comment := fmt.Sprintf("COMMENT ON FUNCTION %s() IS %s", s.functionName(function.name), quoteLiteral(s.commentOn(function)))

@@ -55,6 +55,17 @@ func TestAColumnThatMayNotBeNullIsAddedToAnEmptyTableOnly(t *testing.T) {
 	p.refused("NOT NULL", "INSERT INTO todos(id, tenant, title) VALUES (1, 'a', 'x')")
 }
 
+func TestATableThatStandsInForAFunctionOfSQLitesIsNamed(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	p := openProgram(t, path)
+	p.exec("CREATE TABLE Json_Each(value TEXT)")
+	store := openStore(t, path)
+	refuse(t, store, atVersion(6, todosTable()), storage.CodeInvalidSpec, "Json_Each")
+	p.exec("ALTER TABLE Json_Each RENAME TO json_documents")
+	apply(t, store, atVersion(6, todosTable()))
+}
+
 func TestATypeThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))
