@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -203,11 +202,14 @@ func (t *connectionTarget) driverConfig() (*pgxpool.Config, error) {
 	return config, nil
 }
 
-var valueOf = regexp.MustCompile(`value: .*`)
-
 // settingsError gives what the driver says of settings. Its message repeats the connection string; the cause says a value at most, or the path
 // of a file.
 func settingsError(err error) error {
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(driverSettings))) { // sslcertmode before sslcert
+		if said := err.Error(); strings.Contains(said, "invalid "+name) || strings.Contains(said, "unknown "+name) {
+			return errors.New(name + " is invalid")
+		}
+	}
 	cause := errors.Unwrap(err)
 	if cause == nil {
 		return errURL
@@ -215,7 +217,7 @@ func settingsError(err error) error {
 	if file := (*fs.PathError)(nil); errors.As(cause, &file) {
 		return cause
 	}
-	return errors.New(valueOf.ReplaceAllString(quoted.ReplaceAllString(cause.Error(), `"..."`), "value"))
+	return errors.New(quoted.ReplaceAllString(cause.Error(), `"..."`))
 }
 
 var serviceVariable sync.Mutex
