@@ -163,6 +163,10 @@ func serialised(report func(Event)) func(Event) {
 const (
 	shortestPause = 50 * time.Millisecond
 	longestPause  = 10 * time.Second
+	// dutyFactor: a pause is at least so many times what a step held rows of the program.
+	dutyFactor = 4
+	// endedBound: a step that is ended by its time limit so many times running is a person's to look at.
+	endedBound = 5
 )
 
 // persist repeats a step until it succeeds, fails for good, or ctx ends. An unreachable database is waited out here, inside
@@ -180,4 +184,11 @@ func (r *Runner) persist(ctx context.Context, name string, step func() error) er
 			return fmt.Errorf("%w (last: %w)", ended, err)
 		}
 	}
+}
+
+// tooLong is what a step ends with that its time limit ended again and again.
+func tooLong(err error, hint string) error {
+	return (&storage.Error{
+		Code: storage.CodeNotConverging, Err: err, Message: fmt.Sprintf("ended by its time limit %d times running", endedBound),
+	}).WithHint("%s", hint)
 }

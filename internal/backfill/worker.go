@@ -160,11 +160,34 @@ func (w *worker) scanTwice(ctx context.Context, lease storage.Lease) (storage.Ba
 }
 
 func (w *worker) tryScan(ctx context.Context, lease storage.Lease) (batch storage.Batch, err error) {
-	err = w.persist(ctx, w.claim.Name, func() (err error) {
+	err = w.persistBatch(ctx, func() (err error) {
 		batch, err = w.Store.ScanBatch(ctx, w.claim, lease)
 		return err
 	})
 	return batch, err
+}
+
+// persistBatch is persist for a batch, which holds the rows that it fills. One that its time limit ends would do so again at once, and keep their
+// writers out for nearly all of the time: it is rested from, and given up after some.
+func (w *worker) persistBatch(ctx context.Context, step func() error) error {
+	ended := 0
+	return w.persist(ctx, w.claim.Name, func() error {
+		started := w.time().Now()
+		err := step()
+		if storage.ClassOf(err) != storage.ClassCancelled || ctx.Err() != nil {
+			ended = 0
+			return err
+		}
+		if ended++; ended == endedBound {
+			return tooLong(err, "make batchRows smaller, or the backfill's SQL faster, and retry")
+		}
+		pause := dutyFactor * w.time().Now().Sub(started)
+		w.report(Event{Kind: EventWaiting, Checkpoint: w.claim.Name, Rows: w.rows, Err: err, Pause: pause})
+		if over := w.time().Sleep(ctx, pause); over != nil {
+			return fmt.Errorf("%w (last: %w)", over, err)
+		}
+		return err
+	})
 }
 
 // finish brings one checkpoint row from scanned to activated. It returns nil without activating if other workers still
@@ -183,6 +206,7 @@ func (w *worker) finish(ctx context.Context, partition string) error {
 			attempt.verified = true
 			continue // it took its time: the log has grown
 		}
+		started := w.time().Now()
 		report, err := w.Store.Activate(ctx, w.claim, attempt.next(partition))
 		switch {
 		case storage.CodeOf(err) == storage.CodeScanIncomplete:
@@ -197,7 +221,7 @@ func (w *worker) finish(ctx context.Context, partition string) error {
 		case err == nil && report.Outcome == storage.OutcomeUnverifiable:
 			return w.unverifiable(partition, report.Reason)
 		}
-		if err := attempt.failed(ctx, w, partition, report, err); err != nil {
+		if err := attempt.failed(ctx, w, partition, report, w.time().Now().Sub(started), err); err != nil {
 			return err
 		}
 	}
@@ -232,7 +256,7 @@ const catchUpRounds = 1000
 const tailLimit = 5000
 
 func (w *worker) tailBatch(ctx context.Context, partition string) (batch storage.Batch, err error) {
-	err = w.persist(ctx, w.claim.Name, func() (err error) {
+	err = w.persistBatch(ctx, func() (err error) {
 		batch, err = w.Store.TailBatch(ctx, w.claim, partition, tailLimit)
 		return err
 	})
@@ -240,7 +264,7 @@ func (w *worker) tailBatch(ctx context.Context, partition string) (batch storage
 }
 
 func (w *worker) retryLeftovers(ctx context.Context, partition string) (batch storage.Batch, err error) {
-	err = w.persist(ctx, w.claim.Name, func() (err error) {
+	err = w.persistBatch(ctx, func() (err error) {
 		batch, err = w.Store.RetryLeftovers(ctx, w.claim, partition, tailLimit)
 		return err
 	})
@@ -300,7 +324,8 @@ func (w *worker) waitForStandbys(ctx context.Context, maxSeconds int) error {
 type attempts struct {
 	*Runner
 	count    int
-	refused  int // attempts that did not get their locks
+	refused  int // attempts that failed, by a lock that was not had as a rule
+	ended    int // attempts running that their time limit ended
 	maxRest  int
 	verified bool
 }
@@ -323,8 +348,9 @@ func (a *attempts) next(partition string) storage.Activation {
 }
 
 // failed pauses before the next attempt, or gives up. A rest that was too large may be larger the next time: so it ends under
-// constant load too.
-func (a *attempts) failed(ctx context.Context, w *worker, partition string, report storage.ActivationReport, err error) error {
+// constant load too. Writers have at least four fifths of the time for themselves, whatever an attempt failed for; one that its time limit ends
+// under the locks, as by a check that reads the whole table, is given up after some.
+func (a *attempts) failed(ctx context.Context, w *worker, partition string, report storage.ActivationReport, took time.Duration, err error) error {
 	if a.count >= attemptsBound {
 		return &storage.Error{Code: storage.CodeNotConverging, Err: err,
 			Message: fmt.Sprintf("checkpoint %q, partition %q is not activated after %d attempts; the last left %d changes", w.claim.Name, partition, a.count, report.Rest)}
@@ -333,9 +359,21 @@ func (a *attempts) failed(ctx context.Context, w *worker, partition string, repo
 		a.maxRest = min(lastMaxRest, a.maxRest*2)
 		return nil
 	}
+	held := report.Held
+	switch class := storage.ClassOf(err); {
+	case class == storage.ClassLockTimeout:
+		held = max(held, took) // writers queue behind whoever waits
+	case class == storage.ClassCancelled && held > 0 && ctx.Err() == nil:
+		if a.ended++; a.ended == endedBound {
+			return tooLong(err, "it runs under locks, where each statement has some seconds: help it to find the rows by their keys, as by an index, and retry")
+		}
+	default:
+		a.ended = 0
+	}
 	a.refused++
 	pause := min(2*time.Second, shortestPause<<min(a.refused, 6))
 	pause += time.Duration(rand.Float64() * float64(pause))
+	pause = max(pause, dutyFactor*held)
 	a.report(Event{Kind: EventWaiting, Checkpoint: w.claim.Name, Partition: partition, Err: err, Pause: pause})
 	return a.time().Sleep(ctx, pause)
 }

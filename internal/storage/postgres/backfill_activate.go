@@ -51,19 +51,21 @@ func (s *Store) Activate(ctx context.Context, claim storage.Claim, wanted storag
 		a = &activation{Activation: wanted, batchTx: &batchTx{Tx: tx, store: s, plan: plan, claim: claim, row: row}}
 		return a.run(ctx)
 	})
+	var held time.Duration
+	if a != nil && !a.firstLock.IsZero() {
+		held = time.Since(a.firstLock)
+	}
 	var ended activationEnded
 	switch {
 	case errors.As(err, &ended):
 		a.report = storage.ActivationReport(ended)
 	case err != nil && a != nil && a.locksTables():
 		// By now it is no writer among many, which are gone again before anybody could read their names.
-		return storage.ActivationReport{}, s.explainWanted(ctx, fencedMeanwhile(err, what), shareRowExclusive, 0)
+		return storage.ActivationReport{Held: held}, s.explainWanted(ctx, fencedMeanwhile(err, what), shareRowExclusive, 0)
 	case err != nil:
-		return storage.ActivationReport{}, fencedMeanwhile(err, what)
+		return storage.ActivationReport{Held: held}, fencedMeanwhile(err, what)
 	}
-	if a != nil && !a.firstLock.IsZero() {
-		a.report.Held = time.Since(a.firstLock)
-	}
+	a.report.Held = held
 	if a.report.Outcome == storage.OutcomeActivated {
 		return a.report, s.settleCapture(ctx, plan, wanted.Partition)
 	}

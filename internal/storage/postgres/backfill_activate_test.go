@@ -330,3 +330,17 @@ func TestAWorkerWhoseRowAnotherWorkerActivatedHasNothingLeftToDo(t *testing.T) {
 	}
 	db.wantText("activated", "SELECT state FROM sync_backfill_checkpoints")
 }
+
+func TestAnActivationThatFailsSaysHowLongItHeldItsLocks(t *testing.T) {
+	checkpoint := normCheckpoint("norm", 2, "a")
+	checkpoint.Verify = []storage.Verify{{Name: "slow", Query: "SELECT t.id FROM todos t, pg_sleep(0.3)"}}
+	db := newBackfillDB(t, todosSQL(10), checkpoint, plainTodos(titleNorm))
+	claim := db.mustClaim(false)
+	db.scan(claim, db.mustLeases(claim))
+	db.write("a", 2, "UPDATE todos SET title = 'CHANGED' WHERE id = 2")
+	report, err := db.store.Activate(db.ctx, claim, storage.Activation{Partition: "a"})
+	wantRefusal(t, err, storage.CodeVerificationFailed, "slow")
+	if report.Held < 300*time.Millisecond {
+		t.Errorf("the check alone took 300ms under the locks, and they are said to have been held for %s", report.Held)
+	}
+}
