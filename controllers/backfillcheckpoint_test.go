@@ -174,8 +174,23 @@ var _ = Describe("A BackfillCheckpoint", func() {
 		}
 		object, _ := w.passCheckpoint(child)
 		expectStalled(object.Status.Conditions, v1alpha1.ReasonUnverifiable, "")
-		w.annotate(object, AnnotationRetry, w.clock.Now().Add(time.Second).UTC().Format(time.RFC3339))
+		epochs := epoch()
+		w.annotate(object, AnnotationRetry, w.clock.Now().Add(-time.Hour).UTC().Format(time.RFC3339)) // of an earlier trouble
+
+		// A morning later the Jobs are gone, and it is looked at as often as anything at rest.
+		w.clock.advance(16 * time.Hour)
+		for _, job := range w.jobs() {
+			Expect(suite.admin.Delete(w.ctx, &job, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		}
+		Eventually(w.jobs).WithTimeout(time.Minute).Should(BeEmpty())
+		object, again := w.passCheckpoint(child)
+		expectStalled(object.Status.Conditions, v1alpha1.ReasonUnverifiable, "")
+		Expect(readyMessage(object.Status.Conditions)).NotTo(ContainSubstring("gone"))
+		Expect(again.RequeueAfter).To(BeNumerically("~", DefaultResync, DefaultResync/10))
+		Expect(epoch()).To(Equal(epochs))
+		w.annotate(object, AnnotationRetry, w.clock.Now().UTC().Format(time.RFC3339))
 		w.passCheckpoint(child)
+		Expect(epoch()).To(Equal(epochs + 1))
 		w.bring()
 	})
 

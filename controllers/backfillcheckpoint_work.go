@@ -58,13 +58,16 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 // follow does what the state of the Job asks for.
 func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpointPass, outlook jobOutlook, jobs []batchv1.Job) (*verdict, error) {
 	finishedAt, failures := lastFailure(jobs)
+	if finishedAt.IsZero() { // its Jobs are gone, an hour after they ended: the database says when something was done last
+		finishedAt = pass.progress.OldestUpdateAt
+	}
 	asked, _ := pass.retryAsked(finishedAt)
 	over := pass.job == nil || finished(pass.job)
 	switch {
 	case outlook.Next == jobRestart || over && pass.progress.Unverifiable > 0:
 		if pass.progress.Restarts >= maxRestarts && !asked {
 			return r.stall(pass, finishedAt, v1alpha1.ReasonUnverifiable,
-				fmt.Sprintf("the log could not answer %d times running whether a change was missed; the last time: %s", maxRestarts+1, outlook.Message)), nil
+				fmt.Sprintf("the log could not answer %d times running whether a change was missed; the last time: %s", maxRestarts+1, r.recorded(pass, outlook))), nil
 		}
 		return r.claimAndMake(ctx, pass, jobs, true)
 	case outlook.Next == jobReplace:
@@ -140,11 +143,16 @@ func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *chec
 	return reconciling(spread(watchEvery, draw(r.Jitter)), v1alpha1.ReasonThrottled, "%s", pass.hold), nil
 }
 
-// stall waits for a person, and looks again a resync after the failure: what was wrong may have been put right in the database.
+// stall waits for a person, and looks again a resync after the failure, and at each one from then on: what was wrong may have been put right in
+// the database.
 func (r *BackfillCheckpointReconciler) stall(pass *checkpointPass, finishedAt time.Time, reason, message string) *verdict {
 	pass.hold = message
 	v := stalled(reason, "%s", message)
-	v.after = pass.untilRetry(finishedAt, max(time.Second, r.resync()-pass.now.Sub(finishedAt)))
+	left := r.resync() - pass.now.Sub(finishedAt)
+	if left <= 0 {
+		left = spread(r.resync(), draw(r.Jitter))
+	}
+	v.after = pass.untilRetry(finishedAt, left)
 	return v
 }
 
