@@ -47,9 +47,11 @@ type BackfillCheckpointReconciler struct {
 
 	statuses statusWriter
 	untold   untold
+	troubles troubles
 	gone     departures
 	claims   claims
 	rates    rates
+	paces    paces
 }
 
 // Reconcile makes one pass over a BackfillCheckpoint.
@@ -68,8 +70,12 @@ func (r *BackfillCheckpointReconciler) Reconcile(ctx context.Context, request ct
 	pass := r.begin(&object)
 	defer pass.end()
 	defer func() { r.untold.keep(object.UID, pass.events) }() // of a pass that could not tell them
-	if err := r.run(ctx, pass); err != nil {
+	if err := r.run(ctx, pass); err == nil {
+		r.troubles.over(object.UID)
+	} else if v := r.troubles.judge(object.UID, pass.now, err, pass.underway); v == nil || ctx.Err() != nil {
 		return ctrl.Result{}, fmt.Errorf("BackfillCheckpoint %s: %w", request.NamespacedName, err)
+	} else {
+		pass.verdict = v
 	}
 	return r.publish(ctx, pass)
 }
@@ -108,6 +114,7 @@ func (r *BackfillCheckpointReconciler) resync() time.Duration {
 
 // SetupWithManager has the manager call Reconcile: for changes of a checkpoint's spec or annotations, of its Jobs, and of its schema.
 func (r *BackfillCheckpointReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	options.RateLimiter = retries(firstRetry, longestRetry)
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.BackfillCheckpoint{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, statusWiped()))).

@@ -24,7 +24,9 @@ func (r *BackfillCheckpointReconciler) findSchema(ctx context.Context, pass *che
 	var schema v1alpha1.SyncSchema
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: pass.object.Namespace, Name: name}, &schema)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && schema.DeletionTimestamp != nil:
+	case err == nil && schema.DeletionTimestamp != nil:
+		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen, "SyncSchema %s is being deleted; nothing is begun for it any more", name), nil
+	case apierrors.IsNotFound(err):
 		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen, "waits for SyncSchema %s, which is not in this namespace", name), nil
 	case err != nil:
 		return nil, fmt.Errorf("read SyncSchema %s: %w", name, err)
@@ -139,6 +141,16 @@ func (r *BackfillCheckpointReconciler) finish(ctx context.Context, pass *checkpo
 	p := pass.progress
 	if p.Activated < p.Total {
 		return nil, nil
+	}
+	if pass.before.State != v1alpha1.StateActivated { // what another SyncSchema brought about is no work of this one
+		status, err := pass.look(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if owner := foreignOwner(status.Owner, r.Cluster, pass.schema); owner != "" {
+			pass.progress = nil
+			return managedBy(owner, pass.schema), nil
+		}
 	}
 	r.claims.forget(pass.object.UID)
 	jobs, err := jobsOf(ctx, r.Client, pass.object)

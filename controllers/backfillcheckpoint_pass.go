@@ -36,8 +36,10 @@ type checkpointPass struct {
 }
 
 func (r *BackfillCheckpointReconciler) begin(object *v1alpha1.BackfillCheckpoint) *checkpointPass {
-	before, _ := r.statuses.current(object, &object.Status).(*v1alpha1.BackfillCheckpointStatus) // it holds nothing else
-	return &checkpointPass{object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonBackfilling}
+	before, _ := r.statuses.current(object, &object.Status, r.now()).(*v1alpha1.BackfillCheckpointStatus) // it holds nothing else
+	pass := &checkpointPass{object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonBackfilling}
+	pass.before.Conditions = ownConditions(pass.before.Conditions)
+	return pass
 }
 
 func (p *checkpointPass) end() {
@@ -84,9 +86,13 @@ func (p *checkpointPass) mayChange(ctx context.Context, cluster string) (*verdic
 		if status.Owner != nil {
 			owner = status.Owner.String()
 		}
-		return stalled(v1alpha1.ReasonConflict, "the database schema is managed by %s, not by SyncSchema %s", owner, p.schema.Name), nil
+		return managedBy(owner, p.schema), nil
 	}
 	return nil, nil
+}
+
+func managedBy(owner string, schema *v1alpha1.SyncSchema) *verdict {
+	return stalled(v1alpha1.ReasonConflict, "the database schema is managed by %s, not by SyncSchema %s", owner, schema.Name)
 }
 
 // definition is the engine's form of the checkpoint.
@@ -171,7 +177,9 @@ func (r *BackfillCheckpointReconciler) forget(ctx context.Context, name types.Na
 		}
 		r.claims.forget(uid)
 		r.rates.forget(uid)
+		r.paces.forget(uid)
 		r.untold.take(uid)
+		r.troubles.over(uid)
 		r.statuses.forget(uid)
 	}
 	forgetCheckpoint(name.Namespace, name.Name, v1alpha1.KindBackfillCheckpoint)

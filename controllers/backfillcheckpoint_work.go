@@ -19,13 +19,8 @@ import (
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
-const (
-	// maxRestarts is how often a pass begins again because the log could not answer, before a person has to look.
-	maxRestarts = 3
-	// shortestReplace and longestReplace bound the pause before a failed Job is replaced; it doubles with each failure.
-	shortestReplace = 10 * time.Second
-	longestReplace  = 5 * time.Minute
-)
+// maxRestarts is how often a pass begins again because the log could not answer, before a person has to look.
+const maxRestarts = 3
 
 // JobSelector selects the Jobs that the operator made: no others have to be cached.
 func JobSelector() labels.Selector {
@@ -48,7 +43,7 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 			r.claims.seen(pass.object.UID, pass.progress.Definition, token, pass.connection)
 		}
 	}
-	outlook, err := readJobState(ctx, r.Live, pass.job)
+	outlook, err := readJobState(ctx, r.Live, pass.job, pass.now)
 	if err != nil {
 		return nil, err
 	}
@@ -57,37 +52,42 @@ func (r *BackfillCheckpointReconciler) work(ctx context.Context, pass *checkpoin
 
 // follow does what the state of the Job asks for.
 func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpointPass, outlook jobOutlook, jobs []batchv1.Job) (*verdict, error) {
-	finishedAt, failures := lastFailure(jobs)
-	if finishedAt.IsZero() { // its Jobs are gone, an hour after they ended: the database says when something was done last
-		finishedAt = pass.progress.OldestUpdateAt
+	last := lastFailure(jobs)
+	if last.job != nil {
+		last.at = r.paces.ended(pass.object.UID, last.job, last.at, pass.now)
+	} else { // its Jobs are gone, an hour after they ended: the database says when something was done last
+		last.at = pass.progress.OldestUpdateAt
 	}
-	asked, _ := pass.retryAsked(finishedAt)
+	asked, _ := pass.retryAsked(last)
 	over := pass.job == nil || finished(pass.job)
 	switch {
 	case outlook.Next == jobRestart || over && pass.progress.Unverifiable > 0:
 		if pass.progress.Restarts >= maxRestarts && !asked {
-			return r.stall(pass, finishedAt, v1alpha1.ReasonUnverifiable,
+			return r.stall(pass, last, v1alpha1.ReasonUnverifiable,
 				fmt.Sprintf("the log could not answer %d times running whether a change was missed; the last time: %s", maxRestarts+1, r.recorded(pass, outlook))), nil
 		}
 		return r.claimAndMake(ctx, pass, jobs, true)
 	case outlook.Next == jobReplace:
+		if v := r.afterLoss(pass, outlook); v != nil {
+			return v, nil
+		}
 		return r.claimAndMake(ctx, pass, jobs, false)
 	case outlook.Next == jobReplaceLater:
-		if wait := replacePause(failures) - pass.now.Sub(finishedAt); wait > 0 && !asked {
+		if wait := replacePause(last.count) - pass.now.Sub(last.at); wait > 0 && !asked {
 			pass.hold = outlook.Message
-			return reconciling(pass.untilRetry(finishedAt, wait), outlook.Reason, "%s; another Job is made after a pause", outlook.Message), nil
+			return reconciling(pass.untilRetry(last, wait), outlook.Reason, "%s; another Job is made after a pause", outlook.Message), nil
 		}
 		return r.claimAndMake(ctx, pass, jobs, false)
 	case outlook.Next == jobStall:
-		if !asked && pass.now.Sub(finishedAt) < r.resync() {
-			return r.stall(pass, finishedAt, outlook.Reason, r.recorded(pass, outlook)), nil
+		if !asked && pass.now.Sub(last.at) < r.resync() {
+			return r.stall(pass, last, outlook.Reason, r.recorded(pass, outlook)), nil
 		}
 		return r.claimAndMake(ctx, pass, jobs, false)
-	case isSuspended(pass.job):
+	case isSuspended(pass.job) && suspendedByUs(pass.job):
 		if err := r.setSuspended(ctx, pass.job, false); err != nil {
 			return nil, err
 		}
-	case wantedPods(pass.job) != int32(pass.progress.Settings.WithDefaults().Parallelism) && !finished(pass.job):
+	case toldWorkers(pass.job) != int32(pass.progress.Settings.WithDefaults().Parallelism) && !finished(pass.job):
 		return r.claimAndMake(ctx, pass, jobs, false) // the number of workers is part of what each of them was told
 	case !stillAsked(pass.job, pass.schema.Spec.Database.Postgres, pass.schema.Spec.Worker) && !finished(pass.job):
 		return r.claimAndMake(ctx, pass, jobs, false) // a template that was put right, or another address, reaches no Job that is there
@@ -96,6 +96,22 @@ func (r *BackfillCheckpointReconciler) follow(ctx context.Context, pass *checkpo
 		return v, err
 	}
 	return r.underWay(pass, outlook), nil
+}
+
+// afterLoss waits before another Job is made where one after the other went before its work was done; nil: it is made now. A Job that this process
+// never saw is none that was lost.
+func (r *BackfillCheckpointReconciler) afterLoss(pass *checkpointPass, outlook jobOutlook) *verdict {
+	known, ok := r.claims.get(pass.object.UID)
+	if !ok || !known.hasJob || known.claim.Token != pass.progress.ClaimToken {
+		return nil
+	}
+	wait, at := r.paces.lose(pass.object.UID, known.claim.Token, pass.now)
+	lost := failure{at: at}
+	if asked, _ := pass.retryAsked(lost); asked || wait <= 0 {
+		return nil
+	}
+	pass.hold = "one Job after the other goes before its work is done; of the last one: " + r.recorded(pass, outlook)
+	return reconciling(pass.untilRetry(lost, wait), v1alpha1.ReasonBackfilling, "%s; another Job is made after a pause", pass.hold)
 }
 
 // leave deletes the Jobs of a namespace that is being deleted, which would stay for ever otherwise. The pods go first there, and the last one of an
@@ -145,14 +161,14 @@ func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *chec
 
 // stall waits for a person, and looks again a resync after the failure, and at each one from then on: what was wrong may have been put right in
 // the database.
-func (r *BackfillCheckpointReconciler) stall(pass *checkpointPass, finishedAt time.Time, reason, message string) *verdict {
+func (r *BackfillCheckpointReconciler) stall(pass *checkpointPass, last failure, reason, message string) *verdict {
 	pass.hold = message
 	v := stalled(reason, "%s", message)
-	left := r.resync() - pass.now.Sub(finishedAt)
+	left := r.resync() - pass.now.Sub(last.at)
 	if left <= 0 {
 		left = spread(r.resync(), draw(r.Jitter))
 	}
-	v.after = pass.untilRetry(finishedAt, left)
+	v.after = pass.untilRetry(last, left)
 	return v
 }
 
@@ -198,7 +214,7 @@ func (r *BackfillCheckpointReconciler) claimAndMake(ctx context.Context, pass *c
 	if len(claim.Rows) == 0 {
 		return reconciling(time.Second, v1alpha1.ReasonActivating, "it was activated just now"), nil
 	}
-	input.ClaimToken, input.ClaimNumber = claim.Token, claimNumber(claim)
+	input.ClaimToken, input.ClaimNumber, input.Retried = claim.Token, claimNumber(claim), pass.retriesDone()
 	job, err := newWorkerJob(input)
 	if err != nil {
 		return nil, err
@@ -316,7 +332,11 @@ func (r *BackfillCheckpointReconciler) deleteJob(ctx context.Context, job *batch
 }
 
 func (r *BackfillCheckpointReconciler) setSuspended(ctx context.Context, job *batchv1.Job, suspend bool) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"suspend":%t}}`, job.UID, suspend)
+	mark := "null"
+	if suspend {
+		mark = `"true"`
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%s}},"spec":{"suspend":%t}}`, job.UID, annotationSuspended, mark, suspend)
 	err := r.Client.Patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("suspend Job %s: %w", job.Name, err)
@@ -328,52 +348,10 @@ func isSuspended(job *batchv1.Job) bool {
 	return job != nil && job.Spec.Suspend != nil && *job.Spec.Suspend && !finished(job)
 }
 
+// suspendedByUs tells what spec.suspend stopped from what a person or a queue of Jobs did. That is theirs to end: to resume it would begin a
+// quarrel, in which each round costs the workers that it started.
+func suspendedByUs(job *batchv1.Job) bool { return job.Annotations[annotationSuspended] != "" }
+
 func finished(job *batchv1.Job) bool {
 	return jobHas(job, batchv1.JobComplete) || jobHas(job, batchv1.JobFailed)
-}
-
-// lastFailure is when the last of the Jobs that are finished ended, and how many of them there are: they are kept for an hour.
-func lastFailure(jobs []batchv1.Job) (at time.Time, failures int) {
-	for i := range jobs {
-		for _, condition := range jobs[i].Status.Conditions {
-			if finished(&jobs[i]) && (condition.Type == batchv1.JobFailed || condition.Type == batchv1.JobComplete) {
-				failures++
-				if condition.LastTransitionTime.After(at) {
-					at = condition.LastTransitionTime.Time
-				}
-			}
-		}
-	}
-	return at, failures
-}
-
-func replacePause(failures int) time.Duration {
-	if failures > 5 {
-		return longestReplace
-	}
-	return min(longestReplace, shortestReplace<<max(0, failures-1))
-}
-
-// retryAsked says whether a person asked, on the checkpoint or on its schema, for another attempt since the last one ended. A time that is still
-// to come asks for one then, and not for every one until then; in is how long that is, 0 for never.
-func (p *checkpointPass) retryAsked(since time.Time) (asked bool, in time.Duration) {
-	for _, annotations := range []map[string]string{p.object.Annotations, p.schema.Annotations} {
-		at, err := time.Parse(time.RFC3339, annotations[AnnotationRetry])
-		switch {
-		case err != nil || since.IsZero() || at.Before(since):
-		case !at.After(p.now):
-			asked = true
-		case in == 0 || at.Sub(p.now) < in:
-			in = at.Sub(p.now)
-		}
-	}
-	return asked, in
-}
-
-// untilRetry shortens a pause to the moment that a person asked for.
-func (p *checkpointPass) untilRetry(since time.Time, pause time.Duration) time.Duration {
-	if _, in := p.retryAsked(since); in > 0 {
-		return min(pause, in)
-	}
-	return pause
 }

@@ -111,6 +111,9 @@ func (r *resolver) configValue(ctx context.Context, ref v1alpha1.KeyReference) (
 		}
 		r.configMaps[ref.Name] = config
 	}
+	if _, binary := config.BinaryData[ref.Key]; binary {
+		return "", missing("key %q of ConfigMap %q stands in binaryData: it is no UTF-8 text, as SQL has to be", ref.Key, ref.Name)
+	}
 	value, there := config.Data[ref.Key]
 	return keyValue(value, there, "ConfigMap", ref)
 }

@@ -18,22 +18,28 @@ import (
 // Labels and annotations of Jobs and their pods. The claim number decides which Job is meant, whatever its image or template: a Job made
 // by an older operator is ours and finishes its work.
 const (
-	labelPrefix      = "syncbarrier.dev/"
-	labelSchema      = labelPrefix + "schema"
-	labelCheckpoint  = labelPrefix + "checkpoint"
-	labelClaim       = labelPrefix + "claim"
-	annotationToken  = labelPrefix + "claim-token"
-	annotationAsked  = labelPrefix + "asked-by"
-	labelAppName     = "app.kubernetes.io/name"
-	labelComponent   = "app.kubernetes.io/component"
-	labelManagedBy   = "app.kubernetes.io/managed-by"
-	programName      = "syncbarrier"
-	componentWorker  = "worker"
-	workerContainer  = "worker"
-	workerProgram    = "/syncbarrier" // in the operator's image
-	databaseFolder   = "/var/run/syncbarrier/database"
-	programFolder    = "/var/run/syncbarrier/bin"
-	installContainer = "install-syncbarrier"
+	labelPrefix     = "syncbarrier.dev/"
+	labelSchema     = labelPrefix + "schema"
+	labelCheckpoint = labelPrefix + "checkpoint"
+	labelClaim      = labelPrefix + "claim"
+	annotationToken = labelPrefix + "claim-token"
+	annotationAsked = labelPrefix + "asked-by"
+	// annotationWorkers is the number of workers that each of them was told, whatever a policy makes of the Job's parallelism.
+	annotationWorkers = labelPrefix + "workers"
+	// annotationRetried has the requests of a person that the Job answers (retriesDone).
+	annotationRetried = labelPrefix + "retried"
+	// annotationSuspended marks a Job that spec.suspend stopped.
+	annotationSuspended = labelPrefix + "suspended"
+	labelAppName        = "app.kubernetes.io/name"
+	labelComponent      = "app.kubernetes.io/component"
+	labelManagedBy      = "app.kubernetes.io/managed-by"
+	programName         = "syncbarrier"
+	componentWorker     = "worker"
+	workerContainer     = "worker"
+	workerProgram       = "/syncbarrier" // in the operator's image
+	databaseFolder      = "/var/run/syncbarrier/database"
+	programFolder       = "/var/run/syncbarrier/bin"
+	installContainer    = "install-syncbarrier"
 )
 
 const (
@@ -69,6 +75,7 @@ type workerJobInput struct {
 	Image       string
 	PullPolicy  corev1.PullPolicy // of the operator's own pod; empty: the cluster's default
 	Suspended   bool
+	Retried     string // the requests of a person that it answers
 }
 
 // newWorkerJob gives the Job that works on one claim: Indexed, so many pods as parallelism says, each for its share of the key ranges
@@ -89,7 +96,7 @@ func newWorkerJob(in workerJobInput) (*batchv1.Job, error) {
 			Name:            jobName(in),
 			Namespace:       in.Checkpoint.Namespace,
 			Labels:          jobLabels(in),
-			Annotations:     map[string]string{annotationToken: in.ClaimToken, annotationAsked: askedBy(in.Database, in.Worker)},
+			Annotations:     jobAnnotations(in),
 			OwnerReferences: ownedBy(in.Checkpoint),
 		},
 		Spec: batchv1.JobSpec{
@@ -151,6 +158,15 @@ func jobLabels(in workerJobInput) map[string]string {
 	}
 }
 
+func jobAnnotations(in workerJobInput) map[string]string {
+	return map[string]string{
+		annotationToken:   in.ClaimToken,
+		annotationAsked:   askedBy(in.Database, in.Worker),
+		annotationWorkers: strconv.Itoa(int(max(1, in.Parallelism))),
+		annotationRetried: in.Retried,
+	}
+}
+
 // ownedBy makes the checkpoint the controller of the Job. It does not block the checkpoint's deletion: a late worker can only do right
 // things under its own claim. An object that is not in the cluster yet, of a dry run, owns nothing.
 func ownedBy(checkpoint *v1alpha1.BackfillCheckpoint) []metav1.OwnerReference {
@@ -169,6 +185,14 @@ func jobClaim(job *batchv1.Job) (number int64, token string, ok bool) {
 	number, err := strconv.ParseInt(job.Labels[labelClaim], 10, 64)
 	token = job.Annotations[annotationToken]
 	return number, token, err == nil && token != ""
+}
+
+// toldWorkers reads back how many workers there are to be. Parallelism is no part of it: a policy or a person may have fewer of them work at a time.
+func toldWorkers(job *batchv1.Job) int32 {
+	if told, err := strconv.ParseInt(job.Annotations[annotationWorkers], 10, 32); err == nil {
+		return int32(told)
+	}
+	return wantedPods(job)
 }
 
 // refuseTemplate says what is wrong with a template of the spec.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,9 +55,9 @@ func refusedByContent(err error) bool {
 
 // readJobState reads a Job's pods, and its events if it has no pod, and says what became of it. reader is one that asks the API server:
 // no cache of all pods and events is kept for this.
-func readJobState(ctx context.Context, reader client.Reader, job *batchv1.Job) (jobOutlook, error) {
+func readJobState(ctx context.Context, reader client.Reader, job *batchv1.Job, now time.Time) (jobOutlook, error) {
 	if job == nil {
-		return jobState(nil, nil, nil), nil
+		return jobState(nil, nil, nil, now), nil
 	}
 	var pods corev1.PodList
 	err := reader.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.ControllerUidLabel: string(job.UID)})
@@ -66,9 +67,14 @@ func readJobState(ctx context.Context, reader client.Reader, job *batchv1.Job) (
 	var events corev1.EventList
 	if len(pods.Items) == 0 {
 		err := reader.List(ctx, &events, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID)})
+		if apierrors.IsForbidden(err) { // they have words only, and the work goes on without
+			outlook := jobState(job, pods.Items, nil, now)
+			outlook.Message += "; " + short(err.Error())
+			return outlook, nil
+		}
 		if err != nil {
 			return jobOutlook{}, fmt.Errorf("list the events of Job %s: %w", job.Name, err)
 		}
 	}
-	return jobState(job, pods.Items, events.Items), nil
+	return jobState(job, pods.Items, events.Items, now), nil
 }

@@ -39,21 +39,45 @@ type jobOutlook struct {
 
 // jobState reads what became of a Job from it, its pods, and its events. Events are looked at only while it has no pod: a quota or an
 // admission that refuses pods says so nowhere else. nil is a Job that is not there. It is a pure function.
-func jobState(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event) jobOutlook {
+func jobState(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event, now time.Time) jobOutlook {
 	switch {
 	case job == nil:
 		return jobOutlook{Next: jobReplace, Reason: v1alpha1.ReasonBackfilling, Message: "its Job is gone"}
 	case job.DeletionTimestamp != nil:
-		return jobOutlook{Next: jobWait, Reason: v1alpha1.ReasonBackfilling, Message: fmt.Sprintf("Job %s is being deleted", job.Name)}
+		// It makes no pods any more, and another's finalizer may keep it for as long as it likes.
+		return jobOutlook{Next: jobReplace, Reason: v1alpha1.ReasonBackfilling, Message: fmt.Sprintf("Job %s is being deleted", job.Name)}
 	case jobHas(job, batchv1.JobComplete):
 		return jobOutlook{Next: jobReplaceLater, Reason: v1alpha1.ReasonBackfilling,
 			Message: fmt.Sprintf("the workers of Job %s ended well, but the database does not say that all is done", job.Name)}
 	case jobHas(job, batchv1.JobFailed):
 		return jobFailed(job, pods)
 	case job.Spec.Suspend != nil && *job.Spec.Suspend:
-		return jobOutlook{Next: jobWait, Reason: v1alpha1.ReasonSuspended, Message: fmt.Sprintf("Job %s is suspended", job.Name)}
+		if suspendedByUs(job) {
+			return jobOutlook{Next: jobWait, Reason: v1alpha1.ReasonSuspended, Message: fmt.Sprintf("Job %s is suspended", job.Name)}
+		}
+		return jobOutlook{Next: jobWait, Reason: v1alpha1.ReasonWorkerPending, Message: fmt.Sprintf(
+			"Job %s is suspended, and not by spec.suspend: it goes on when whoever did it resumes it, and another one is made if it is deleted", job.Name)}
+	}
+	if pod := neverEnding(pods, now); pod != "" {
+		return jobOutlook{Next: jobReplace, Reason: v1alpha1.ReasonWorkerPending,
+			Message: fmt.Sprintf("pod %s of Job %s does not come to its end, as on a node that is lost, and is not replaced before it does", pod, job.Name)}
 	}
 	return jobUnderWay(job, pods, events)
+}
+
+// endingBound is how long after the time that it has to end a pod is still waited for.
+const endingBound = time.Minute
+
+// neverEnding names a pod that should have ended long ago and has not; empty: there is none. The Job waits for it for ever (podReplacementPolicy
+// Failed), and its share of the work is nobody else's. That it may still be at work is no matter: its claim is taken from it.
+func neverEnding(pods []corev1.Pod, now time.Time) string {
+	for _, pod := range sortedByName(pods) {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended && pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > endingBound {
+			return pod.Name
+		}
+	}
+	return ""
 }
 
 func jobHas(job *batchv1.Job, kind batchv1.JobConditionType) bool {
@@ -112,6 +136,9 @@ func withoutPods(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event) str
 	}
 	if last != nil {
 		return fmt.Sprintf("Job %s has no pod: %s: %s", job.Name, last.Reason, short(last.Message))
+	}
+	if wantedPods(job) == 0 {
+		return fmt.Sprintf("Job %s asks for no pod: somebody set its parallelism to 0", job.Name)
 	}
 	return fmt.Sprintf("Job %s has no pod yet", job.Name)
 }

@@ -73,6 +73,8 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 	works := aJob(t, "", "", "")
 	suspended := aJob(t, "", "", "")
 	*suspended.Spec.Suspend = true
+	queued := suspended.DeepCopy()
+	suspended.Annotations[annotationSuspended] = "true"
 	going := aJob(t, "", "", "")
 	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)}
 	goingPod := pending("a", corev1.PodStatus{})
@@ -95,8 +97,9 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 		says   string
 	}{
 		"no Job":                         {nil, nil, nil, jobReplace, v1alpha1.ReasonBackfilling, "gone"},
-		"being deleted":                  {going, []corev1.Pod{atWork("a")}, nil, jobWait, v1alpha1.ReasonBackfilling, "being deleted"},
+		"being deleted":                  {going, []corev1.Pod{atWork("a")}, nil, jobReplace, v1alpha1.ReasonBackfilling, "being deleted"},
 		"suspended":                      {suspended, nil, nil, jobWait, v1alpha1.ReasonSuspended, "suspended"},
+		"suspended by another":           {queued, nil, nil, jobWait, v1alpha1.ReasonWorkerPending, "not by spec.suspend"},
 		"complete, which proves nothing": {aJob(t, batchv1.JobComplete, "", ""), nil, nil, jobReplaceLater, v1alpha1.ReasonBackfilling, "database does not say"},
 		"at work":                        {works, []corev1.Pod{atWork("a"), atWork("b")}, nil, jobWait, v1alpha1.ReasonBackfilling, "2 of 2 workers"},
 		"one at work, one not":           {works, []corev1.Pod{atWork("a"), pending("b", notStarted("ErrImagePull", "no such image"))}, nil, jobWait, v1alpha1.ReasonBackfilling, "1 of 2 workers of Job clinic-title-norm-a96d788c-3 are at work; pod b: ErrImagePull: no such image"},
@@ -124,7 +127,7 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 		"a sidecar ends by itself": {failed(usedUp, "x"), []corev1.Pod{ended("a", 0, 0, "")}, nil, jobReplaceLater, v1alpha1.ReasonBackfilling, "FailedIndexes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := jobState(c.job, c.pods, c.events)
+			got := jobState(c.job, c.pods, c.events, time.Unix(1060, 0))
 			if got.Next != c.next || got.Reason != c.reason || !strings.Contains(got.Message, c.says) {
 				t.Errorf("%+v, want %s with %s and %q", got, c.next, c.reason, c.says)
 			}
@@ -137,7 +140,7 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 
 func TestEveryPermanentExitCodeHasAReasonOfItsOwn(t *testing.T) {
 	for code := int32(exitFirstPermanent); code <= exitLastPermanent; code++ {
-		got := jobState(aJob(t, batchv1.JobFailed, byPolicy, ""), []corev1.Pod{ended("a", code, 0, "")}, nil)
+		got := jobState(aJob(t, batchv1.JobFailed, byPolicy, ""), []corev1.Pod{ended("a", code, 0, "")}, nil, time.Unix(1060, 0))
 		if got.Next != jobStall || got.Reason == "" {
 			t.Errorf("exit code %d: %+v", code, got)
 		}
@@ -145,7 +148,7 @@ func TestEveryPermanentExitCodeHasAReasonOfItsOwn(t *testing.T) {
 }
 
 func TestWordsOfOthersAreBounded(t *testing.T) {
-	got := jobState(aJob(t, "", "", ""), []corev1.Pod{pending("a", notStarted("ErrImagePull", strings.Repeat("long ", 1000)))}, nil)
+	got := jobState(aJob(t, "", "", ""), []corev1.Pod{pending("a", notStarted("ErrImagePull", strings.Repeat("long ", 1000)))}, nil, time.Unix(1060, 0))
 	if len(got.Message) > 600 {
 		t.Errorf("the message has %d bytes", len(got.Message))
 	}

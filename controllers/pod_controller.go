@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -327,7 +326,7 @@ const longestPodRetry = 10 * time.Second
 
 // SetupWithManager has the manager call Reconcile for the SyncSchemas that pods require.
 func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
-	options.RateLimiter = podRetries()
+	options.RateLimiter = retries(hotGate, longestPodRetry)
 	found := make(chan event.GenericEvent)
 	look := manager.RunnableFunc(func(ctx context.Context) error { return r.findStrays(ctx, found) })
 	return errors.Join(mgr.Add(look), ctrl.NewControllerManagedBy(mgr).
@@ -338,11 +337,6 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Op
 		WatchesRawSource(source.Channel(found, handler.EnqueueRequestsFromMapFunc(schemasOfObject))).
 		WithOptions(options).
 		Complete(r))
-}
-
-// podRetries paces passes that failed.
-func podRetries() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](hotGate, longestPodRetry)
 }
 
 func schemasOfObject(_ context.Context, object client.Object) []reconcile.Request {

@@ -159,16 +159,6 @@ var _ = Describe("A pod that the API server does not let us write", func() {
 			Expect(g.state(pod)).To(Equal(open))
 		}
 	})
-
-	It("is paced by a limiter that no failure takes beyond some seconds", func() {
-		retries := podRetries()
-		var last time.Duration
-		for range 100 {
-			last = retries.When(request("shop", "clinic"))
-		}
-		Expect(last).To(Equal(longestPodRetry))
-		Expect(longestPodRetry).To(BeNumerically("<=", 30*time.Second))
-	})
 })
 
 // protectPod has the API server refuse every write of the status of a pod, by a rule of its own, until lift is called.

@@ -50,12 +50,16 @@ type statusChange struct {
 	flipped bool
 }
 
+// cacheLag is more than a cache stays behind. What is remembered of a write for longer than that is believed no more: a cluster that was restored
+// from a backup counts its versions from an earlier number again.
+const cacheLag = time.Minute
+
 // current gives the newest status known of an object: the one read, or our own last write if that is newer.
-func (w *statusWriter) current(object client.Object, read any) any {
+func (w *statusWriter) current(object client.Object, read any, now time.Time) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, ok := w.last[object.GetUID()]
-	if ok && newer(last.version, object.GetResourceVersion()) {
+	if ok && newer(last.version, object.GetResourceVersion()) && now.Sub(last.at) < cacheLag {
 		return last.status
 	}
 	return read
@@ -92,7 +96,7 @@ func (w *statusWriter) write(ctx context.Context, c client.Client, now time.Time
 	applied.SetNamespace(change.object.GetNamespace())
 	applied.SetName(change.object.GetName())
 	applied.SetUID(uid) // an object of the same name that came since is another one
-	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager), client.ForceOwnership)
+	err = mirror(ctx, c, applied)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, 0, nil

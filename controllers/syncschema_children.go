@@ -85,12 +85,7 @@ func contentHash(checkpoint *v1alpha1.Checkpoint) string {
 // keepChild makes the object of an entry, or brings its live settings up to date. Nothing is written where nothing differs.
 func (r *SyncSchemaReconciler) keepChild(ctx context.Context, pass *schemaPass, entry *v1alpha1.Checkpoint) (*verdict, error) {
 	child := childOf(pass.object, entry)
-	var existing *v1alpha1.BackfillCheckpoint
-	for i := range pass.checkpoints {
-		if pass.checkpoints[i].Name == child.Name {
-			existing = &pass.checkpoints[i]
-		}
-	}
+	existing := pass.childFor(entry, child.Name)
 	if existing != nil {
 		if !metav1.IsControlledBy(existing, pass.object) {
 			return nameTaken(child.Name), nil
@@ -114,6 +109,20 @@ func (r *SyncSchemaReconciler) keepChild(ctx context.Context, pass *schemaPass, 
 	}
 }
 
+// childFor finds the object of an entry, or one that has its name.
+func (p *schemaPass) childFor(entry *v1alpha1.Checkpoint, name string) (found *v1alpha1.BackfillCheckpoint) {
+	for i := range p.checkpoints {
+		checkpoint := &p.checkpoints[i]
+		if checkpoint.Spec.Name == entry.Name && metav1.IsControlledBy(checkpoint, p.object) {
+			return checkpoint
+		}
+		if checkpoint.Name == name {
+			found = checkpoint
+		}
+	}
+	return found
+}
+
 // createChild creates rather than applies, so that an object of the same name that belongs to somebody else is never taken over. One that is
 // there already may be ours: a cache does not show at once what was just made.
 func (r *SyncSchemaReconciler) createChild(ctx context.Context, pass *schemaPass, child *v1alpha1.BackfillCheckpoint) (*verdict, error) {
@@ -121,7 +130,16 @@ func (r *SyncSchemaReconciler) createChild(ctx context.Context, pass *schemaPass
 	if apierrors.IsAlreadyExists(err) {
 		var found v1alpha1.BackfillCheckpoint
 		err = r.Live.Get(ctx, client.ObjectKeyFromObject(child), &found)
-		if err == nil && !metav1.IsControlledBy(&found, pass.object) {
+		apart := hashedName(pass.object.Name, child.Spec.Name)
+		switch {
+		case err != nil:
+		case metav1.IsControlledBy(&found, pass.object):
+			pass.seeLeaving(&found)
+		case childOfAnother(&found, pass.object) && child.Name != apart:
+			other := child.DeepCopy() // schema "a" with checkpoint "b-c" and schema "a-b" with checkpoint "c"
+			other.Name, other.ResourceVersion = apart, ""
+			return r.createChild(ctx, pass, other)
+		default:
 			return nameTaken(child.Name), nil
 		}
 	}
@@ -129,6 +147,20 @@ func (r *SyncSchemaReconciler) createChild(ctx context.Context, pass *schemaPass
 		return nil, fmt.Errorf("create BackfillCheckpoint %s: %w", child.Name, err)
 	}
 	return nil, nil
+}
+
+// childOfAnother says whether a checkpoint is the child of a SyncSchema of another name.
+func childOfAnother(checkpoint *v1alpha1.BackfillCheckpoint, schema *v1alpha1.SyncSchema) bool {
+	owner := metav1.GetControllerOf(checkpoint)
+	return owner != nil && owner.Kind == v1alpha1.KindSyncSchema && owner.Name != schema.Name
+}
+
+// seeLeaving notes a child that is being deleted and is still there: nobody looks after its work, and there can be no other of its name.
+func (p *schemaPass) seeLeaving(child *v1alpha1.BackfillCheckpoint) {
+	if child.DeletionTimestamp != nil {
+		p.leaving = fmt.Sprintf("BackfillCheckpoint %s is being deleted and kept by its finalizers (%s); another one is made when it is gone",
+			child.Name, cut(strings.Join(child.Finalizers, ", "), 256))
+	}
 }
 
 // settingsPatch changes the live settings of a checkpoint and nothing else; where more was edited in an entry that was applied, the barrier's
@@ -164,16 +196,20 @@ var (
 	dnsLabel    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 )
 
-// childName is <schema>-<checkpoint> where that is a DNS label of at most 63 characters. Otherwise what does not fit is replaced or cut, and
-// eight hex digits of a hash keep names apart.
+// childName is <schema>-<checkpoint> where that is a DNS label of at most 63 characters. Otherwise, and where the child of another schema has that
+// name, what does not fit is replaced or cut, and eight hex digits of a hash keep names apart.
 func childName(schema, checkpoint string) string {
 	plain := schema + "-" + checkpoint
 	if len(plain) <= maxObjectName && dnsLabel.MatchString(plain) {
 		return plain
 	}
+	return hashedName(schema, checkpoint)
+}
+
+func hashedName(schema, checkpoint string) string {
 	sum := sha256.Sum256([]byte(schema + "\x00" + checkpoint))
 	tail := "-" + hex.EncodeToString(sum[:4])
-	name := notInLabels.ReplaceAllString(strings.ToLower(plain), "-")
+	name := notInLabels.ReplaceAllString(strings.ToLower(schema+"-"+checkpoint), "-")
 	return strings.Trim(name[:min(len(name), maxObjectName-len(tail))], "-") + tail
 }
 

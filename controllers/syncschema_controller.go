@@ -72,6 +72,7 @@ type SyncSchemaReconciler struct {
 	advices  advices
 	statuses statusWriter
 	untold   untold
+	troubles troubles
 	gone     departures
 	woken    chan event.GenericEvent // set by SetupWithManager
 }
@@ -102,8 +103,12 @@ func (r *SyncSchemaReconciler) Reconcile(ctx context.Context, request ctrl.Reque
 	defer pass.end()
 	defer func() { r.advices.put(object.UID, pass.advice) }()
 	defer func() { r.untold.keep(object.UID, pass.events) }() // of a pass that could not tell them
-	if err := r.run(ctx, pass); err != nil {
+	if err := r.run(ctx, pass); err == nil {
+		r.troubles.over(object.UID)
+	} else if v := r.troubles.judge(object.UID, pass.now, err, pass.underway); v == nil || ctx.Err() != nil {
 		return ctrl.Result{}, fmt.Errorf("SyncSchema %s: %w", request.NamespacedName, err)
+	} else if pass.verdict == nil {
+		pass.verdict = v
 	}
 	return r.publish(ctx, pass)
 }
@@ -136,6 +141,7 @@ func (r *SyncSchemaReconciler) forget(name types.NamespacedName) {
 		r.attempts.forget(uid)
 		r.advices.forget(uid)
 		r.untold.take(uid)
+		r.troubles.over(uid)
 		r.statuses.forget(uid)
 	}
 	forgetSchema(name.Namespace, name.Name, v1alpha1.KindSyncSchema)
@@ -157,6 +163,7 @@ func (r *SyncSchemaReconciler) resync() time.Duration {
 
 // SetupWithManager has the manager call Reconcile: for SyncSchemas whose spec or annotations changed, and for changes of their checkpoints.
 func (r *SyncSchemaReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	options.RateLimiter = retries(firstRetry, longestRetry)
 	r.woken = make(chan event.GenericEvent, mostWoken)
 	building := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.SyncSchema{}, builder.WithPredicates(

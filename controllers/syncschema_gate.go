@@ -29,6 +29,9 @@ func (r *SyncSchemaReconciler) openGate(_ context.Context, pass *schemaPass) (*v
 	}
 	switch gate.Reason {
 	case storage.GateBackfilling:
+		if pass.leaving != "" {
+			return reconciling(watchEvery, v1alpha1.ReasonBackfilling, "%s; %s", gate.Message, pass.leaving), nil
+		}
 		return reconciling(watchEvery, v1alpha1.ReasonBackfilling, "%s", gate.Message), nil
 	case storage.GateStandby:
 		return reconciling(watchEvery, v1alpha1.ReasonReadOnly, "%s", gate.Message), nil

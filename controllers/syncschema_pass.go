@@ -26,6 +26,7 @@ type schemaPass struct {
 	lease         *Lease                        // set by connect; nil: no connection
 	status        *storage.Status               // set by observe; nil: the database could not be read
 	gate          *storage.ServeGate            // set by observe, for spec.version
+	leaving       string                        // a child that is being deleted and does not go, in words; empty: there is none
 	plan          *v1alpha1.Plan                // set by approve while it waits
 	pods          *schemaPods                   // set by seePods; nil: nobody watches pods
 	refused       []string                      // writes of pods that the API server refuses, in words
@@ -38,11 +39,12 @@ type schemaPass struct {
 }
 
 func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
-	before, _ := r.statuses.current(object, &object.Status).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
+	before, _ := r.statuses.current(object, &object.Status, r.now()).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
 	pass := &schemaPass{
 		object: object, before: *before.DeepCopy(), now: r.now(), cluster: r.Cluster, underway: v1alpha1.ReasonMigrating,
 		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Spec.Version),
 	}
+	pass.before.Conditions = ownConditions(pass.before.Conditions)
 	pass.seeBypass(r.Named)
 	return pass
 }

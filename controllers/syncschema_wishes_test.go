@@ -296,6 +296,12 @@ var _ = Describe("A SyncSchema waits", func() {
 		object, _ := w.pass()
 		expectWaiting(object.Status.Conditions, v1alpha1.ReasonSecretMissing, `no ConfigMap "sql"`)
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "sql"}}
+		config.BinaryData = map[string][]byte{"1.sql": {0xff, 0xfe, 'C', 0}} // what kubectl makes of a file in UTF-16
+		w.apply(config)
+		w.clock.advance(statusEvery)
+		object, _ = w.pass()
+		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring(`key "1.sql" of ConfigMap "sql" stands in binaryData`))
+		config.BinaryData = nil
 		config.Data = map[string]string{"1.sql": "CREATE TABLE wards (ward text);", "2.sql": "INSERT INTO wards VALUES ('a');"}
 		w.apply(config)
 		w.bring()
