@@ -80,3 +80,28 @@ func TestATableRecordedInOtherCaseIsTheSameTable(t *testing.T) {
 	same(t, "columns", p.number("SELECT count(*) FROM pragma_table_info('notes') WHERE name IN ('title', 'body')"), 2)
 	same(t, "layouts", p.text("SELECT group_concat(key) FROM sync_schema_meta, json_each(layouts)"), "Notes")
 }
+
+// A file in a rollback journal is locked for readers too while a program writes. What cannot be right in any file is told all the same.
+func TestNamesThatCannotBeAreRefusedWhileNobodyMayReadTheFile(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	p := openProgram(t, path)
+	p.exec("PRAGMA journal_mode = DELETE")
+	p.exec("CREATE TABLE mine(i INTEGER)")
+	store := openWith(t, Config{Path: path})
+	apply(t, store, version6())
+	holder, err := p.db.Conn(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release(holder, true)
+	if _, err := holder.ExecContext(testContext(t), "BEGIN EXCLUSIVE"); err != nil {
+		t.Fatal(err)
+	}
+	twins := version7()
+	twins.Tables = append(twins.Tables, twins.Tables[0])
+	twins.Tables[len(twins.Tables)-1].Name = "TODOS"
+	refuse(t, store, twins, storage.CodeInvalidSpec, "TODOS", "does not tell case apart")
+	_, err = store.Plan(testContext(t), twins)
+	wantCode(t, err, storage.CodeInvalidSpec)
+}
