@@ -64,7 +64,7 @@ func (r *BackfillCheckpointReconciler) statusOf(pass *checkpointPass) v1alpha1.B
 	if pass.progress != nil {
 		r.addProgress(pass, &out)
 	}
-	out.HoldReason = cut(pass.hold, maxHoldReason)
+	out.HoldReason = said(pass.hold, maxHoldReason)
 	if pass.job != nil && pass.verdict.state != stateDone {
 		out.JobName = pass.job.Name
 	}

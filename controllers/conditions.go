@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -123,7 +124,7 @@ type conditionSet struct {
 
 func (s *conditionSet) add(kind string, status metav1.ConditionStatus, reason, message string) {
 	s.conditions = append(s.conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: cut(message, maxMessage), ObservedGeneration: s.generation,
+		Type: kind, Status: status, Reason: reason, Message: said(message, maxMessage), ObservedGeneration: s.generation,
 	})
 }
 
@@ -175,10 +176,7 @@ func flipped(before, after []metav1.Condition) bool {
 }
 
 // cut bounds a text in bytes and keeps it valid UTF-8.
-func cut(text string, most int) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most-3], "") + "..."
-}
+func cut(text string, most int) string { return legible.Cut(text, most) }
+
+// said is a text for people, who read it on a terminal: what keys and names of a database hold shows, and does nothing.
+func said(text string, most int) string { return cut(legible.Text(text), most) }

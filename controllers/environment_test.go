@@ -249,7 +249,7 @@ func (w *world) runWorker(job *batchv1.Job) error {
 	GinkgoHelper()
 	_, token, ok := jobClaim(job)
 	Expect(ok).To(BeTrue())
-	store, err := postgres.Open(w.ctx, postgres.Config{URL: w.dsn})
+	store, err := postgres.Open(w.ctx, postgres.Config{URL: w.dsn, Schema: w.schema().Spec.Database.Postgres.Schema})
 	Expect(err).NotTo(HaveOccurred())
 	defer store.Close()
 	name := w.checkpoint(job.Labels[labelCheckpoint]).Spec.Name

@@ -88,8 +88,7 @@ func sqlWorker(in workerJobInput) corev1.Container {
 		"--database-file", databaseFolder,
 	}
 	if schema := in.Database.Schema; schema != "" {
-		// The kubelet expands $(NAME) in a command, and $$ is how a dollar sign is written there.
-		container.Command = append(container.Command, "--schema="+strings.ReplaceAll(schema, "$(", "$$("))
+		container.Command = append(container.Command, "--schema="+unexpanded(schema))
 	}
 	if pooler := in.Database.Pooler; pooler != "" {
 		container.Command = append(container.Command, "--pooler="+string(pooler))
@@ -99,6 +98,10 @@ func sqlWorker(in workerJobInput) corev1.Container {
 	container.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	return container
 }
+
+// unexpanded writes a text so that the kubelet, which expands $(NAME) in a command and in variables, makes the text of it: $$ is how a dollar
+// sign is written there, wherever it stands (Kubernetes API, Container.command).
+func unexpanded(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
 // addOwnContainer prepares a container of the user's own: our program in a folder, and what to work on in its environment.
 func addOwnContainer(template *corev1.PodTemplateSpec, in workerJobInput) {
@@ -117,7 +120,7 @@ func addOwnContainer(template *corev1.PodTemplateSpec, in workerJobInput) {
 	worker.Env = []corev1.EnvVar{
 		{Name: "SYNCBARRIER", Value: programFolder + workerProgram},
 		{Name: "SYNCBARRIER_DATABASE_FILE", Value: databaseFolder},
-		{Name: "SYNCBARRIER_SCHEMA", Value: strings.ReplaceAll(in.Database.Schema, "$(", "$$(")},
+		{Name: "SYNCBARRIER_SCHEMA", Value: unexpanded(in.Database.Schema)},
 		{Name: "SYNCBARRIER_POOLER", Value: string(in.Database.Pooler)},
 		{Name: "SYNCBARRIER_CHECKPOINT", Value: in.Checkpoint.Spec.Name},
 		{Name: "SYNCBARRIER_CLAIM", Value: in.ClaimToken},

@@ -141,7 +141,7 @@ func emit(recorder events.EventRecorder, object runtime.Object, list []notice) {
 		if e.warning {
 			kind = corev1.EventTypeWarning
 		}
-		recorder.Eventf(object, nil, kind, e.reason, e.action, "%s", cut(e.note, maxNote))
+		recorder.Eventf(object, nil, kind, e.reason, e.action, "%s", said(e.note, maxNote))
 	}
 }
 

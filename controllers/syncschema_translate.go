@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/manifest"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -88,7 +89,7 @@ func listErrors(errs field.ErrorList) string {
 			bounded.BadValue = cut(value, 80)
 			err = &bounded
 		}
-		parts = append(parts, err.Error())
+		parts = append(parts, legible.Line(err.Error())) // a path holds names of columns
 	}
 	text := strings.Join(parts, "; ")
 	if more := len(errs) - maxListedErrors; more > 0 {

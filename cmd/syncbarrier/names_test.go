@@ -194,6 +194,12 @@ func TestNamesThatNeedCareGoTheWholeWay(t *testing.T) {
 				}
 			}
 		}
+		for _, h := range d.hostileTables() {
+			var logged int
+			if err := d.db.QueryRowContext(t.Context(), d.q(`SELECT count(DISTINCT row_id) FROM sync_changes WHERE tbl = ? AND op IN (1, 2)`), h.name).Scan(&logged); err != nil || logged != len(hostileKeys) {
+				t.Errorf("the log holds %d changes of %q, want %d: %v", logged, h.name, len(hostileKeys), err)
+			}
+		}
 		d.legible(t, 0, v2, "apply", "-f", "-")
 		for _, h := range d.hostileTables() {
 			wrong := fmt.Sprintf(`SELECT count(*) FROM %s WHERE %s IS NULL OR %s <> upper(%s)`, quoted(h.name), quoted(h.derived), quoted(h.derived), quoted(h.source))

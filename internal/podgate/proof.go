@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/syncbarrier/syncbarrier/internal/legible"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
 
@@ -54,14 +55,11 @@ func openText(r Requirement, reason, database, text string) string {
 
 func closedText(r Requirement, text string) string { return fmt.Sprintf("%s: %s", r, plain(text)) }
 
-// plain bounds a text, and keeps out of it what separates parts: a bypass has words of a person.
+// plain bounds a text, and keeps out of it what separates parts and what does not show: a bypass has words of a person, and a database's may
+// name any key.
 func plain(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-	text = strings.ReplaceAll(text, ";", ",")
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "..."
-	}
-	return text
+	text = legible.Line(strings.Join(strings.Fields(text), " "))
+	return legible.Cut(strings.ReplaceAll(text, ";", ","), maxText+len("..."))
 }
 
 // DatabaseName tells databases apart in a message: system identifier, database and schema, without a space.
