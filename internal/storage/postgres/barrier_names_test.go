@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -67,63 +68,31 @@ func beginning(name string) string {
 	return string(runes[:min(len(runes), 20)])
 }
 
-func TestANameThatTheDatabaseWouldCutIsRefusedBeforeAnyLock(t *testing.T) {
-	db := newBarrierDB(t)
-	db.mustApply(target(5))
-	long := strings.Repeat("n", 64)
-	table := func(name string, columns ...storage.Column) storage.Table {
-		return storage.Table{Name: name, Layout: storage.Plain, Columns: append([]storage.Column{{Name: "id", Type: storage.TypeInteger}}, columns...), PrimaryKey: []string{"id"}}
-	}
-	indexed := table("t")
-	indexed.Indexes = []storage.Index{{Name: long, Columns: []string{"id"}}}
-	// With this held, any attempt to lock would be refused as such.
-	tx, err := db.connect().Begin(db.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(db.ctx, "LOCK TABLE sync_schema_meta, sync_commits IN ACCESS SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
-	db.refuses(target(6, table(long)), storage.CodeInvalidSpec, long, "63 bytes")
-	db.refuses(target(6, table(strings.Repeat("ü", 32))), storage.CodeInvalidSpec, "63 bytes")
-	db.refuses(target(6, table("t", storage.Column{Name: long, Type: storage.TypeString, Nullable: true})), storage.CodeInvalidSpec, long, "63 bytes")
-	db.refuses(target(6, indexed), storage.CodeInvalidSpec, long, "63 bytes")
-	if err := tx.Rollback(db.ctx); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestIndexNamesThatWouldBeCutToTheSameStayApart(t *testing.T) {
-	db := newBarrierDB(t)
-	same := strings.Repeat("i", 60)
-	one, two := storage.Index{Name: same + "one", Columns: []string{"title"}}, storage.Index{Name: same + "two", Columns: []string{"tenant"}}
-	table := plainTodos()
-	table.Indexes = []storage.Index{one, two}
-	db.mustApply(target(6, table))
-	db.wantText("title, tenant", `SELECT string_agg(a.attname, ', ' ORDER BY a.attnum DESC) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-		JOIN pg_class x ON x.oid = i.indexrelid WHERE x.relname IN ($1, $2)`, storage.IndexName(one.Name), storage.IndexName(two.Name))
-	if result := db.mustApply(target(7, table)); result.Statements != 0 {
-		t.Errorf("%d statements for indexes that are as they should be", result.Statements)
-	}
-}
-
-func TestHostilePartitionKeysAreOnlyEverValues(t *testing.T) {
-	db := newBarrierDB(t)
-	keys := []string{"p'); DROP TABLE sync_commits;--", "%s", "$1", "two\nlines", `"`, strings.Repeat("k", 2000), "ключ"}
-	wanted := target(7, plainTodos(titleNorm))
-	wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 7, keys...)}
-	db.mustApply(wanted)
-	for _, key := range keys {
-		db.wantText("7", "SELECT required_writer_version FROM sync_writer_fence WHERE partition = $1", key)
-		db.wantText("declared", "SELECT state FROM sync_backfill_checkpoints WHERE partition = $1", key)
-		db.exec(insertCommit, key, 7)
-		if _, err := db.conn.Exec(db.ctx, insertCommit, key, 6); err == nil {
-			t.Errorf("partition %q: an old writer was let in", key)
+// A table that somebody holds is named as it is called, and found again by that name: for who holds it, and to be waited for first.
+func TestAHeldTableOfAnyNameIsNamedAndWaitedFor(t *testing.T) {
+	db := newBarrierDB(t, Config{Schema: `of."others"`})
+	for _, name := range []string{`it's "a" dot.ted; --`, "public.t", `of."others".t`} {
+		table := storage.Table{Name: name, Layout: storage.Plain, Columns: []storage.Column{{Name: "id", Type: storage.TypeInteger}}, PrimaryKey: []string{"id"}}
+		version, err := db.store.Status(db.ctx)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	for _, key := range []string{"", "*", "capture:todos/", strings.Repeat("k", 2001), "no\x00null", "\xff"} {
-		wanted := target(8, plainTodos(titleNorm))
-		wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 7, keys...), normCheckpoint("other", 8, key)}
-		db.refuses(wanted, storage.CodeInvalidSpec)
+		db.mustApply(target(version.StoredVersion+1, table))
+		table.Columns = append(table.Columns, storage.Column{Name: "late", Type: storage.TypeString, Nullable: true})
+		holder := db.connect()
+		db.execOn(holder, "BEGIN")
+		db.execOn(holder, `LOCK TABLE "of.""others""".`+quoteIdentifier(name)+" IN ACCESS SHARE MODE")
+		for _, attempt := range []storage.Attempt{{Number: 1}, {Number: 2, First: name}} {
+			wanted := target(version.StoredVersion+2, table)
+			wanted.Lock.TimeoutMilliseconds = 100
+			_, err = db.store.EnsureSchema(db.ctx, wanted, attempt)
+			wantRefusal(t, err, storage.CodeLockTimeout, name)
+			var refused *storage.Error
+			if !errors.As(err, &refused) || refused.Table != name || len(refused.Blocked) != 1 || refused.Blocked[0].PID != int(holder.PgConn().PID()) {
+				t.Errorf("refused for table %q by %+v", refused.Table, refused.Blocked)
+			}
+		}
+		db.execOn(holder, "ROLLBACK")
+		db.mustApply(target(version.StoredVersion+2, table))
 	}
 }
