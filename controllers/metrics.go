@@ -69,7 +69,7 @@ var (
 		Name: "syncbarrier_checkpoint_partitions",
 		Help: "Partitions of a checkpoint by state.",
 	}, []string{labelNamespace, labelName, labelState})
-	objectReady = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	objectReady = newReasonGauge(prometheus.GaugeOpts{
 		Name: "syncbarrier_object_ready",
 		Help: "1 for an object that is Ready, else 0, with the reason of its condition Ready.",
 	}, []string{labelNamespace, labelKind, labelName, labelReason})
@@ -102,8 +102,7 @@ func countBarrier(namespace, schema string, result storage.BarrierResult) {
 
 // showReady keeps one series for each object: that of its present reason.
 func showReady(namespace, kind, name string, v verdict) {
-	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
-	objectReady.WithLabelValues(namespace, kind, name, v.reason).Set(number(v.state == stateDone))
+	objectReady.replace(map[string]float64{v.reason: number(v.state == stateDone)}, namespace, kind, name)
 }
 
 // forgetSchema and forgetCheckpoint drop the series of an object that is gone.
@@ -114,7 +113,7 @@ func forgetSchema(namespace, name, kind string) {
 	}{barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken} {
 		vector.DeletePartialMatch(of)
 	}
-	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
+	objectReady.replace(nil, namespace, kind, name)
 }
 
 func forgetCheckpoint(namespace, name, kind string) {
@@ -122,7 +121,7 @@ func forgetCheckpoint(namespace, name, kind string) {
 	for _, vector := range []*prometheus.GaugeVec{backfillRows, backfillRate, backfillLag, checkpointPartitions} {
 		vector.DeletePartialMatch(of)
 	}
-	objectReady.DeletePartialMatch(prometheus.Labels{labelNamespace: namespace, labelKind: kind, labelName: name})
+	objectReady.replace(nil, namespace, kind, name)
 }
 
 func number(yes bool) float64 {

@@ -7,7 +7,7 @@ import (
 
 // Metrics of the gate.
 var (
-	gatePods = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	gatePods = newReasonGauge(prometheus.GaugeOpts{
 		Name: "syncbarrier_gate_pods",
 		Help: "Pods that ask for the gate of a SyncSchema, by the reason that it gives: a pod that requires several is counted for each by that one's own.",
 	}, []string{labelNamespace, labelSchemaName, labelReason})
@@ -37,27 +37,30 @@ func init() {
 	metrics.Registry.MustRegister(gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed, gateReads)
 }
 
-// show keeps the series of a SyncSchema at what a pass saw.
+// show keeps the series of a SyncSchema at what a pass saw. Each is set anew, and only what is not there any more is deleted: see reasonGauge.
 func (r *PodReconciler) show(pass *podPass) {
-	of := prometheus.Labels{labelNamespace: pass.name.Namespace, labelSchemaName: pass.name.Name}
-	for _, vector := range []*prometheus.GaugeVec{gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed} {
-		vector.DeletePartialMatch(of)
-	}
-	facts := pass.facts[pass.name.Name]
-	if len(pass.pods) == 0 && !facts.Found {
-		return
-	}
-	ungated := 0
+	namespace, name := pass.name.Namespace, pass.name.Name
+	facts := pass.facts[name]
+	reasons, ungated := map[string]float64{}, 0
 	for _, judged := range pass.pods {
-		gatePods.WithLabelValues(pass.name.Namespace, pass.name.Name, judged.verdict.ReasonBy(pass.name.Name)).Inc()
+		reasons[judged.verdict.ReasonBy(name)]++
 		if !carriesGate(judged.pod) && !ofJob(judged.pod) {
 			ungated++
 		}
 	}
-	gateUngated.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(ungated))
-	gateRefused.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(len(r.Refusals.shown(pass.name))))
-	gateBypassed.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(number(facts.Bypass != nil))
-	if !facts.Found && pass.name.Name != "" {
-		gateOrphans.WithLabelValues(pass.name.Namespace, pass.name.Name).Set(float64(len(pass.pods)))
+	known := len(pass.pods) > 0 || facts.Found
+	gatePods.replace(reasons, namespace, name)
+	showWhile(known, gateUngated, float64(ungated), namespace, name)
+	showWhile(known, gateRefused, float64(len(r.Refusals.shown(pass.name))), namespace, name)
+	showWhile(known, gateBypassed, number(facts.Bypass != nil), namespace, name)
+	showWhile(len(pass.pods) > 0 && !facts.Found && name != "", gateOrphans, float64(len(pass.pods)), namespace, name)
+}
+
+// showWhile sets a series, or deletes it.
+func showWhile(known bool, gauge *prometheus.GaugeVec, value float64, labels ...string) {
+	if !known {
+		gauge.DeleteLabelValues(labels...)
+		return
 	}
+	gauge.WithLabelValues(labels...).Set(value)
 }
