@@ -60,11 +60,12 @@ type workload struct {
 	atOnce     int32  // pods of a new version that a rollout has while none of them is Ready; 0: not known
 	deadline   int32  // progressDeadlineSeconds; 0: none
 	object     client.Object
+	unread     error // why it could not be read, so that nothing but its name is known; nil: it was
 }
 
 // of gives the workload that made a pod. A pod that nobody made is its own.
 //
-// Errors: those of the API server. An object that is gone is none.
+// Errors: those of the API server, with what the workload is called. An object that is gone is none.
 func (w *Workloads) of(ctx context.Context, pod *corev1.Pod) (workload, error) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -73,7 +74,7 @@ func (w *Workloads) of(ctx context.Context, pod *corev1.Pod) (workload, error) {
 	if owner.Kind == "ReplicaSet" && isGroup(owner.APIVersion, "apps") {
 		above, err := w.makerOf(ctx, pod.Namespace, owner)
 		if err != nil {
-			return workload{}, err
+			return unread(owner, err), fmt.Errorf("read ReplicaSet %s: %w", owner.Name, err)
 		}
 		if above != nil {
 			owner = above
@@ -82,12 +83,9 @@ func (w *Workloads) of(ctx context.Context, pod *corev1.Pod) (workload, error) {
 	return w.detailsOf(ctx, pod.Namespace, owner)
 }
 
-// unknownWorkload is what the pod itself says of who made it.
-func unknownWorkload(pod *corev1.Pod) workload {
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return workload{kind: owner.Kind, name: owner.Name, uid: owner.UID}
-	}
-	return workload{kind: "Pod", name: pod.Name, uid: pod.UID}
+// unread is what is known of a workload that could not be read.
+func unread(owner *metav1.OwnerReference, err error) workload {
+	return workload{kind: owner.Kind, name: owner.Name, uid: owner.UID, unread: err}
 }
 
 func isGroup(apiVersion, group string) bool {
@@ -95,7 +93,7 @@ func isGroup(apiVersion, group string) bool {
 	return err == nil && parsed.Group == group
 }
 
-// makerOf gives what owns a ReplicaSet, nil for nothing.
+// makerOf gives what owns a ReplicaSet, nil for nothing. Errors: those of the API server.
 func (w *Workloads) makerOf(ctx context.Context, namespace string, replicaSet *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 	now := w.now()
 	w.mu.Lock()
@@ -108,7 +106,7 @@ func (w *Workloads) makerOf(ctx context.Context, namespace string, replicaSet *m
 	found.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 	err := w.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: replicaSet.Name}, found)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read ReplicaSet %s: %w", replicaSet.Name, err)
+		return nil, err
 	}
 	kept = keptOwner{at: now}
 	if err == nil && found.UID == replicaSet.UID {
@@ -139,7 +137,7 @@ func (w *Workloads) detailsOf(ctx context.Context, namespace string, owner *meta
 	}
 	out, err := w.readWorkload(ctx, namespace, owner)
 	if err != nil {
-		return workload{}, fmt.Errorf("read %s %s: %w", owner.Kind, owner.Name, err)
+		return unread(owner, err), fmt.Errorf("read %s %s: %w", owner.Kind, owner.Name, err)
 	}
 	out.kind, out.name, out.uid = owner.Kind, owner.Name, owner.UID
 	w.mu.Lock()

@@ -207,12 +207,16 @@ func (r *SyncSchemaReconciler) awaitPods(ctx context.Context, pass *schemaPass) 
 }
 
 // notWaiting says what is missing until the barrier of a version may begin; empty: nothing is. Each workload must have as many pods of the
-// version as its rollout can have at once, with all containers ready. One that would not serve meanwhile never may begin.
+// version as its rollout can have at once, with all containers ready. One that would not serve meanwhile, or could not be read, never may begin.
 func (p *schemaPods) notWaiting(version int64) string {
 	var parts []string
 	some := false
 	for _, w := range p.workloads() {
-		if w.hold == v1alpha1.HoldOutage {
+		switch {
+		case w.unread != nil: // it may be one that would not serve
+			parts = append(parts, w.unreadText())
+			continue
+		case w.hold == v1alpha1.HoldOutage:
 			parts = append(parts, w.holdText())
 			continue
 		}

@@ -63,10 +63,8 @@ func (r *SyncSchemaReconciler) seePods(ctx context.Context, pass *schemaPass) (*
 		if version == 0 || ofJob(pod) {
 			continue
 		}
-		made, err := r.Workloads.of(ctx, pod)
-		if err != nil { // how it rolls out is not known; that is no reason to stand still
-			made = unknownWorkload(pod)
-		}
+		// How one rolls out that cannot be read is not known, which stands in the way of nothing but a barrier that is to wait for its pods.
+		made, _ := r.Workloads.of(ctx, pod)
 		group := groups[key{made.uid, version}]
 		if group == nil {
 			group = &podGroup{workload: made, version: version}
@@ -101,15 +99,34 @@ func (g *podGroup) count(pod *corev1.Pod) {
 	}
 }
 
-// workloads gives each workload once.
+// workloads gives each workload once, as it was read if that could be done for one of its pods.
 func (p *schemaPods) workloads() []workload {
 	var out []workload
 	for _, group := range p.groups {
-		if !slices.ContainsFunc(out, func(w workload) bool { return w.uid == group.workload.uid }) {
+		at := slices.IndexFunc(out, func(w workload) bool { return w.uid == group.workload.uid })
+		switch {
+		case at < 0:
 			out = append(out, group.workload)
+		case out[at].unread != nil:
+			out[at] = group.workload
 		}
 	}
 	return out
+}
+
+// unread names the workloads of which it is not known what holding new pods costs, for they could not be read.
+func (p *schemaPods) unread() []string {
+	var out []string
+	for _, w := range p.workloads() {
+		if w.unread != nil {
+			out = append(out, w.unreadText())
+		}
+	}
+	return out
+}
+
+func (w workload) unreadText() string {
+	return fmt.Sprintf("%s %s could not be read: %s", w.kind, w.name, w.unread)
 }
 
 // unsafe gives the workloads that holding new pods costs something.
@@ -157,9 +174,11 @@ func (p *schemaPass) addPodConditions(set *conditionSet) {
 }
 
 func (p *schemaPass) addWorkloadsSafe(set *conditionSet) {
-	unsafe := p.pods.unsafe()
+	unsafe, unread := p.pods.unsafe(), p.pods.unread()
 	switch {
 	case len(p.pods.groups) == 0:
+	case len(unsafe) == 0 && len(unread) > 0:
+		set.add(v1alpha1.ConditionWorkloadsSafe, metav1.ConditionUnknown, v1alpha1.ReasonUnreachable, someOf(unread, maxNamedWorks))
 	case len(unsafe) == 0:
 		set.add(v1alpha1.ConditionWorkloadsSafe, "True", v1alpha1.ReasonLossless, "every gated workload makes new pods beside its old ones")
 	default:
@@ -171,7 +190,7 @@ func (p *schemaPass) addWorkloadsSafe(set *conditionSet) {
 			}
 			each = append(each, w.holdText())
 		}
-		set.add(v1alpha1.ConditionWorkloadsSafe, "False", reason, someOf(each, maxNamedWorks)+
+		set.add(v1alpha1.ConditionWorkloadsSafe, "False", reason, someOf(append(each, unread...), maxNamedWorks)+
 			". Change their pod templates only after the gate is open, or let them surge with maxUnavailable 0")
 	}
 }

@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -8,11 +10,14 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -199,6 +204,31 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		object, _ = g.pass()
 		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWaitingForPods, "StatefulSet single does not serve while new pods are held")
 		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(6))
+	})
+
+	It("keep the barrier back with cutover WhenPodsWait while it cannot be read how one of them rolls out", func() {
+		_, safe := g.deployment("front", 1)
+		_, outage := g.deployment("single", 1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType })
+		g.started(g.pod("front-new", "clinic=7", safe("7")), g.pod("single-new", "clinic=7", outage("7")))
+		forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "single", errors.New("no right"))
+		g.schemas.Workloads = &Workloads{Clock: g.clock, Live: through(interceptor.Funcs{Get: func(
+			ctx context.Context, through client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption,
+		) error {
+			if _, ok := object.(*appsv1.Deployment); ok && key.Name == "single" {
+				return forbidden
+			}
+			return through.Get(ctx, key, object, options...)
+		}})}
+		g.apply(g.clinic(7, whenPodsWait))
+		object, _ := g.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWaitingForPods, "Deployment single could not be read")
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(6))
+		safety := condition(object, v1alpha1.ConditionWorkloadsSafe)
+		Expect(safety.Status).To(Equal(metav1.ConditionUnknown))
+		Expect(safety.Message).To(ContainSubstring("Deployment single could not be read"))
+		g.apply(g.clinic(7))
+		object, _ = g.pass()
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7), "a barrier that waits for no pods goes on")
 	})
 
 	DescribeTable("are held without loss where their kind makes new pods beside the old ones, from before the barrier to the withdrawal:",

@@ -151,7 +151,7 @@ const (
 
 	// ReasonCheckpointMissing appears when a checkpoint is recorded that does not exist.
 	ReasonCheckpointMissing = "CheckpointMissing"
-	// ReasonUnreachable appears when the database could not be read.
+	// ReasonUnreachable appears when the database, or in WorkloadsSafe a workload, could not be read.
 	ReasonUnreachable = "Unreachable"
 	// ReasonStandby appears when the server that answered is a standby: what it says may be old, so it proves nothing.
 	ReasonStandby = "Standby"
@@ -163,7 +163,7 @@ const (
 	ConditionSuspended = "Suspended"
 
 	// ConditionWorkloadsSafe is true when holding new pods costs no workload a pod that serves, and false, before the barrier,
-	// when it would.
+	// when it would. It is unknown while a workload cannot be read.
 	ConditionWorkloadsSafe = "WorkloadsSafe"
 	// ReasonLossless appears when every gated workload surges.
 	ReasonLossless = "Lossless"
