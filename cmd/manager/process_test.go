@@ -29,6 +29,7 @@ func TestManager(t *testing.T) {
 	e := newEnvironment(t, "config/no-webhook")
 	t.Run("it works on what it finds, with its own pod's image for the workers", e.testWork)
 	t.Run("what stands in a Secret or a row is shown nowhere, whatever part of an address it is taken for", e.testNothingShown)
+	t.Run("with config/secret-use an editor uses the Secrets that he may read, and no others", e.testSecretUse)
 	t.Run("metrics are for those whom the API server knows and allows", e.testMetrics)
 	t.Run("of two managers one works, and the other takes over when the lease is taken away in the middle of a migration", e.testLeaseTakenAway)
 	t.Run("SIGTERM in the middle of a migration rolls it back and gives the lease up", e.testTerminated)
