@@ -129,7 +129,7 @@ var _ = Describe("Names that need care", func() {
 		Expect(w.resourceVersions()).To(Equal(before), "everything is found by its name, so nothing is written")
 	})
 
-	It("of another program's checkpoints are legible where they keep a version from being done", func() {
+	It("of another program are legible where they keep a version from being done", func() {
 		w.apply(w.clinic(6))
 		w.bring()
 		name, key := "done\nReady True\x1b[2J", "\u202e"+strings.Repeat("日", 600)
@@ -138,6 +138,12 @@ var _ = Describe("Names that need care", func() {
 		object, _ := w.pass()
 		Expect(readyReason(object.Status.Conditions)).To(Equal(v1alpha1.ReasonCheckpointOrphaned))
 		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring(`"done\nReady True\x1b[2J"`))
+		w.expectLegible()
+
+		w.sql(`UPDATE sync_barrier_owner SET name = E'other\x1b[2J'`)
+		object, _ = w.pass()
+		Expect(readyReason(object.Status.Conditions)).To(Equal(v1alpha1.ReasonConflict))
+		Expect(readyMessage(object.Status.Conditions)).To(ContainSubstring(`other\u001b[2J`))
 		w.expectLegible()
 	})
 
