@@ -64,10 +64,12 @@ func (r *BackfillCheckpointReconciler) refuse(_ context.Context, pass *checkpoin
 func (r *BackfillCheckpointReconciler) connect(ctx context.Context, pass *checkpointPass) (*verdict, error) {
 	var err error
 	pass.connection, err = newResolver(r.Live, pass.object.Namespace).connection(ctx, pass.schema.Spec.Database.Postgres)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		pass.lease, err = r.Databases.Acquire(ctx, pass.connection)
 	}
-	pass.lease, err = r.Databases.Acquire(ctx, pass.connection)
+	if v := refusedAddress(err); v != nil {
+		return v, nil
+	}
 	return nil, err
 }
 

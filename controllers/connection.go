@@ -147,6 +147,20 @@ func missingOr(err error, kind, name string) error {
 	return fmt.Errorf("read %s %q: %w", kind, name, err)
 }
 
+// addressRetry is how often an address is looked at again that cannot be right. Most of it is of Secrets, and who puts one right has nothing to tell
+// us with: neither Secrets nor databases are watched.
+const addressRetry = 30 * time.Second
+
+// refusedAddress is the verdict on an address that cannot be right; nil: it is not that.
+func refusedAddress(err error) *verdict {
+	if storage.CodeOf(err) != storage.CodeInvalidSpec {
+		return nil
+	}
+	v := stalled(v1alpha1.ReasonInvalidSpec, "%s", err)
+	v.after = addressRetry
+	return v
+}
+
 func missing(format string, args ...any) error {
 	return &waiting{reason: v1alpha1.ReasonSecretMissing, message: fmt.Sprintf(format, args...), after: secretRetry}
 }

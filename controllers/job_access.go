@@ -53,7 +53,7 @@ func refusedByContent(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && named
 }
 
-// readJobState reads a Job's pods, and its events if it has no pod, and says what became of it. reader is one that asks the API server:
+// readJobState reads a Job's pods, and the events of what keeps it waiting, and says what became of it. reader is one that asks the API server:
 // no cache of all pods and events is kept for this.
 func readJobState(ctx context.Context, reader client.Reader, job *batchv1.Job, now time.Time) (jobOutlook, error) {
 	if job == nil {
@@ -65,8 +65,13 @@ func readJobState(ctx context.Context, reader client.Reader, job *batchv1.Job, n
 		return jobOutlook{}, fmt.Errorf("list the pods of Job %s: %w", job.Name, err)
 	}
 	var events corev1.EventList
-	if len(pods.Items) == 0 {
-		err := reader.List(ctx, &events, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID)})
+	about := job.UID
+	waiting := waitsFor(pods.Items)
+	if waiting != nil {
+		about = waiting.UID
+	}
+	if len(pods.Items) == 0 || waiting != nil {
+		err := reader.List(ctx, &events, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(about)})
 		if apierrors.IsForbidden(err) { // they have words only, and the work goes on without
 			outlook := jobState(job, pods.Items, nil, now)
 			outlook.Message += "; " + short(err.Error())

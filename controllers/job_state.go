@@ -12,6 +12,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -37,8 +38,8 @@ type jobOutlook struct {
 	Running int    // pods at work
 }
 
-// jobState reads what became of a Job from it, its pods, and its events. Events are looked at only while it has no pod: a quota or an
-// admission that refuses pods says so nowhere else. nil is a Job that is not there. It is a pure function.
+// jobState reads what became of a Job from it, its pods, and the events of what keeps it waiting: of itself while it has no pod, for a quota or an
+// admission that refuses pods says so nowhere else, or of a pod. nil is a Job that is not there. It is a pure function.
 func jobState(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event, now time.Time) jobOutlook {
 	switch {
 	case job == nil:
@@ -99,7 +100,7 @@ func jobUnderWay(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event) job
 			live++
 		default:
 			live++
-			pending = cmp.Or(pending, fmt.Sprintf("pod %s: %s", pod.Name, podWords(pod)))
+			pending = cmp.Or(pending, fmt.Sprintf("pod %s: %s", pod.Name, podWords(pod, events)))
 		}
 	}
 	switch {
@@ -128,19 +129,38 @@ func withoutPods(job *batchv1.Job, pods []corev1.Pod, events []corev1.Event) str
 	if ended, ok := lastEnded(pods); ok {
 		return fmt.Sprintf("%s, and is started again", ended.sentence())
 	}
-	var last *corev1.Event
-	for i, event := range events {
-		if event.Type == corev1.EventTypeWarning && event.InvolvedObject.UID == job.UID && (last == nil || !eventTime(event).Before(eventTime(*last))) {
-			last = &events[i]
-		}
-	}
-	if last != nil {
-		return fmt.Sprintf("Job %s has no pod: %s: %s", job.Name, last.Reason, short(last.Message))
+	if last := lastWarning(events, job.UID); last != "" {
+		return fmt.Sprintf("Job %s has no pod: %s", job.Name, last)
 	}
 	if wantedPods(job) == 0 {
 		return fmt.Sprintf("Job %s asks for no pod: somebody set its parallelism to 0", job.Name)
 	}
 	return fmt.Sprintf("Job %s has no pod yet", job.Name)
+}
+
+// lastWarning is the newest warning about an object, in the words of who gave it; empty: there is none.
+func lastWarning(events []corev1.Event, uid types.UID) string {
+	var last *corev1.Event
+	for i, event := range events {
+		if event.Type == corev1.EventTypeWarning && event.InvolvedObject.UID == uid && (last == nil || !eventTime(event).Before(eventTime(*last))) {
+			last = &events[i]
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return words(last.Reason, last.Message)
+}
+
+// waitsFor gives the first pod by name that neither works nor has ended; nil: there is none.
+func waitsFor(pods []corev1.Pod) *corev1.Pod {
+	for _, pod := range sortedByName(pods) {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended && !workerRuns(pod) {
+			return &pod
+		}
+	}
+	return nil
 }
 
 func workerRuns(pod corev1.Pod) bool {
@@ -149,8 +169,9 @@ func workerRuns(pod corev1.Pod) bool {
 	})
 }
 
-// podWords says why a pod does not run, in the scheduler's or the kubelet's words.
-func podWords(pod corev1.Pod) string {
+// podWords says why a pod does not run, in the scheduler's or the kubelet's words. What keeps a container from being created, such as a volume that
+// cannot be mounted, stands in events alone.
+func podWords(pod corev1.Pod, events []corev1.Event) string {
 	if pod.DeletionTimestamp != nil {
 		return "it is being ended, and replaced once it has ended"
 	}
@@ -160,9 +181,13 @@ func podWords(pod corev1.Pod) string {
 		}
 	}
 	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if waiting := container.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing" {
+		waiting := container.State.Waiting
+		if waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
 			return words(waiting.Reason, waiting.Message)
 		}
+	}
+	if last := lastWarning(events, pod.UID); last != "" {
+		return last
 	}
 	if pod.Spec.NodeName == "" {
 		return "it is not scheduled yet"

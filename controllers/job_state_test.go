@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -41,7 +42,7 @@ func ended(name string, code int32, after int, log string) corev1.Pod {
 
 func pending(name string, status corev1.PodStatus) corev1.Pod {
 	status.Phase = corev1.PodPending
-	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status}
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pod-" + name)}, Status: status}
 }
 
 func notStarted(reason, message string) corev1.PodStatus {
@@ -83,6 +84,7 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 	goingWorker.DeletionTimestamp = going.DeletionTimestamp
 	quota := corev1.Event{Type: corev1.EventTypeWarning, Reason: "FailedCreate", Message: `pods "x" is forbidden: exceeded quota: small`,
 		InvolvedObject: corev1.ObjectReference{UID: "job"}, LastTimestamp: metav1.NewTime(time.Unix(2000, 0))}
+	mount := corev1.Event{Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: `configmap "rules" not found`, InvolvedObject: corev1.ObjectReference{UID: "pod-a"}}
 	older := quota
 	older.Message, older.LastTimestamp = "older", metav1.NewTime(time.Unix(1999, 0))
 	foreign := quota
@@ -108,6 +110,7 @@ func TestTheStateOfAJobSaysWhatIsToBeDone(t *testing.T) {
 			nil, jobWait, v1alpha1.ReasonWorkerPending, "pod a: Unschedulable: 0/3 nodes are available: 3 Insufficient memory."},
 		"image cannot be had":         {works, []corev1.Pod{pending("a", notStarted("ImagePullBackOff", "Back-off pulling image"))}, nil, jobWait, v1alpha1.ReasonWorkerPending, "ImagePullBackOff: Back-off pulling image"},
 		"container cannot be created": {works, []corev1.Pod{pending("a", notStarted("CreateContainerConfigError", "image has non-numeric user"))}, nil, jobWait, v1alpha1.ReasonWorkerPending, "CreateContainerConfigError: image has non-numeric user"},
+		"volume cannot be mounted":    {works, []corev1.Pod{pending("a", notStarted("ContainerCreating", ""))}, []corev1.Event{quota, mount}, jobWait, v1alpha1.ReasonWorkerPending, `pod a: FailedMount: configmap "rules" not found`},
 		"pod being ended":             {works, []corev1.Pod{goingPod}, nil, jobWait, v1alpha1.ReasonWorkerPending, "being ended"},
 		"worker being ended":          {works, []corev1.Pod{goingWorker}, nil, jobWait, v1alpha1.ReasonWorkerPending, "pod a: it is being ended, and replaced once"},
 		"pods refused by a quota":     {works, nil, []corev1.Event{older, quota, foreign}, jobWait, v1alpha1.ReasonWorkerPending, `FailedCreate: pods "x" is forbidden: exceeded quota: small`},

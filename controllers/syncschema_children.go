@@ -76,6 +76,23 @@ func (p *schemaPass) outdated(existing *v1alpha1.BackfillCheckpoint, entry *v1al
 	return i < 0 || p.status.Checkpoints[i].Definition.Hash == wanted
 }
 
+// renewChild deletes an object that is not as its entry says; its event brings us back, to create it anew. Where the API server would not keep what
+// the entry says, that would go on for ever.
+func (r *SyncSchemaReconciler) renewChild(
+	ctx context.Context, pass *schemaPass, existing *v1alpha1.BackfillCheckpoint, entry *v1alpha1.Checkpoint,
+) (*verdict, error) {
+	try := childOf(pass.object, entry)
+	try.Name, try.GenerateName = "", "try-"
+	if err := r.Client.Create(ctx, try, client.DryRunAll, client.FieldOwner(FieldManager)); err != nil {
+		return nil, fmt.Errorf("try BackfillCheckpoint %s: %w", existing.Name, err)
+	}
+	if contentHash(&try.Spec.Checkpoint) != contentHash(entry) {
+		return stalled(v1alpha1.ReasonInvalidSpec, "checkpoint %q: the API server does not keep BackfillCheckpoint %s as the entry says: a policy changes it, "+
+			"or the CustomResourceDefinition of BackfillCheckpoint is of another version than that of SyncSchema", entry.Name, existing.Name), nil
+	}
+	return nil, r.deleteChild(ctx, existing)
+}
+
 // contentHash is the hash by which the database would know a checkpoint; live settings are no part of it.
 func contentHash(checkpoint *v1alpha1.Checkpoint) string {
 	schema := &v1alpha1.SyncSchema{Spec: v1alpha1.SyncSchemaSpec{Checkpoints: []v1alpha1.Checkpoint{*checkpoint}}}
@@ -91,7 +108,7 @@ func (r *SyncSchemaReconciler) keepChild(ctx context.Context, pass *schemaPass, 
 			return nameTaken(child.Name), nil
 		}
 		if pass.outdated(existing, entry) {
-			return nil, r.deleteChild(ctx, existing) // its event brings us back, to create it as the entry says
+			return r.renewChild(ctx, pass, existing, entry)
 		}
 		if manifest.Settings(&existing.Spec.Backfill) == manifest.Settings(&entry.Backfill) {
 			return nil, nil

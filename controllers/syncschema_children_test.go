@@ -1,10 +1,13 @@
 package controllers
 
 import (
+	"context"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 )
@@ -78,6 +81,32 @@ var _ = Describe("The checkpoints of a SyncSchema", func() {
 		kept = w.checkpoint(child)
 		kept.Finalizers = nil
 		Expect(suite.admin.Update(w.ctx, kept)).To(Succeed())
+		w.bring()
+	})
+
+	It("are not made anew again and again where the API server keeps something else than their entry", func() {
+		changing, made := true, 0
+		w.schemas.Client = through(interceptor.Funcs{Create: func(
+			ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
+		) error {
+			if checkpoint, ok := object.(*v1alpha1.BackfillCheckpoint); ok && changing { // as a policy, or a definition without the field, does
+				checkpoint.Spec.Verify = nil
+			}
+			if !isDryRun(options) {
+				made++
+			}
+			return c.Create(ctx, object, options...)
+		}})
+		w.apply(w.clinic(7, func(s *v1alpha1.SyncSchema) { s.Spec.Suspend = true }))
+		w.pass()
+		for range 3 {
+			w.clock.advance(statusEvery)
+			object, _ := w.pass()
+			expectStalled(object.Status.Conditions, v1alpha1.ReasonInvalidSpec, `does not keep BackfillCheckpoint `+child+` as the entry says`)
+		}
+		Expect(made).To(Equal(1))
+		changing = false
+		w.apply(w.clinic(7))
 		w.bring()
 	})
 })

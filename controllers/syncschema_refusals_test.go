@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type refusal struct {
 	reason  string
 	message string
 	mend    func(w *world) // what a person does; nil: the right spec is applied
+	again   time.Duration  // when it is looked at again; 0: at the next resync
 }
 
 func atVersion6(w *world) {
@@ -56,7 +58,7 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 		before := w.snapshot()
 		object, again := w.pass()
 		expectStalled(object.Status.Conditions, c.reason, c.message)
-		Expect(again.RequeueAfter).To(Equal(DefaultResync), "it is looked at again at every resync")
+		Expect(again.RequeueAfter).To(Equal(cmp.Or(c.again, DefaultResync)), "it is looked at again at every resync")
 		w.clock.advance(DefaultResync)
 		object, _ = w.pass()
 		expectStalled(object.Status.Conditions, c.reason, c.message)
@@ -83,7 +85,7 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 		}),
 		Entry("a database schema that does not exist", refusal{
 			spec:   func(s *v1alpha1.SyncSchema) { s.Spec.Database.Postgres.Schema = "absent" },
-			reason: v1alpha1.ReasonInvalidSpec, message: `no schema "absent"`,
+			reason: v1alpha1.ReasonInvalidSpec, message: `no schema "absent"`, again: addressRetry,
 		}),
 		Entry("a worker template that the API server refuses", refusal{
 			spec: func(s *v1alpha1.SyncSchema) {
@@ -103,7 +105,7 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 		}),
 		Entry("a connection string that reads the operator's disk", refusal{
 			before: func(w *world) { w.secret("clinic-app", map[string]string{"uri": w.dsn + "&passfile=/etc/passwd"}) },
-			reason: v1alpha1.ReasonInvalidSpec, message: "passfile",
+			reason: v1alpha1.ReasonInvalidSpec, message: "passfile", again: addressRetry,
 			mend: func(w *world) { w.secret("clinic-app", map[string]string{"uri": w.dsn}) },
 		}),
 		Entry("SQL that the database refuses", refusal{

@@ -101,10 +101,12 @@ func listErrors(errs field.ErrorList) string {
 // connect opens the database.
 func (r *SyncSchemaReconciler) connect(ctx context.Context, pass *schemaPass) (*verdict, error) {
 	connection, err := newResolver(r.Live, pass.object.Namespace).connection(ctx, pass.object.Spec.Database.Postgres)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		pass.lease, err = r.Databases.Acquire(ctx, connection)
 	}
-	pass.lease, err = r.Databases.Acquire(ctx, connection)
+	if v := refusedAddress(err); v != nil {
+		return v, nil
+	}
 	return nil, err
 }
 
