@@ -69,7 +69,7 @@ func checkBypass(lasts time.Duration, reason string, end bool) error {
 	case end:
 		return nil
 	case lasts < time.Second:
-		return usagef("--for says how long, such as 1h: a bypass without an end is not to be had")
+		return usagef("--for is required, such as 1h: a bypass must end")
 	case lasts > longestBypass:
 		return usagef("--for %s is longer than %s; what is to last is spec.gate.mode: Report", lasts, longestBypass)
 	case reason == "":

@@ -86,15 +86,24 @@ func why(pod *corev1.Pod) whyOutput {
 	case !gated:
 		return say("NotGated", false, "does not ask for the serve gate (label %s: %s), so nothing of Syncbarrier holds it%s",
 			v1alpha1.LabelGate, v1alpha1.GateEnabled, others(pod, out.Ready))
-	case !asks:
-		return say("NotGated", gate.Status != corev1.ConditionTrue, "carries the serve gate and lacks the label %s: %s, without which the operator does not look at it", v1alpha1.LabelGate, v1alpha1.GateEnabled)
+	case gate.Status == "" && !asks:
+		return say("NotJudged", true, "carries the serve gate without the label %s: %s, and was not judged yet; with the label it is, else when the operator starts",
+			v1alpha1.LabelGate, v1alpha1.GateEnabled)
 	case gate.Status == "":
 		return say("NotJudged", true, "waits for the operator, which has not judged it yet; kubectl syncbarrier status shows whether it works")
 	case gate.Status != corev1.ConditionTrue:
-		return say(gate.Reason, true, "is held by the serve gate%s", sentence(gate))
+		return say(gate.Reason, true, "%s%s", labelled(asks, "is held by the serve gate"), sentence(gate))
 	default:
-		return say(gate.Reason, false, "is let in by the serve gate%s%s", sentence(gate), others(pod, out.Ready))
+		return say(gate.Reason, false, "%s%s%s", labelled(asks, "is let in by the serve gate"), sentence(gate), others(pod, out.Ready))
 	}
+}
+
+// labelled adds to what the gate does that the pod asks for it no more: the operator sets its condition all the same, until it is gone.
+func labelled(asks bool, gateDoes string) string {
+	if asks {
+		return gateDoes
+	}
+	return fmt.Sprintf("has lost the label %s: %s and %s, which it keeps until it is replaced", v1alpha1.LabelGate, v1alpha1.GateEnabled, gateDoes)
 }
 
 // sentence is a condition's reason and message, as the end of a sentence.

@@ -79,9 +79,17 @@ var whyCases = map[string]struct {
 	"asked and created without": {
 		gatedPod(ungated, says("Ready", "True", "", "")), "PodsWithoutGate", false, true, "created without it",
 	},
-	"a gate without the label": {gatedPod(unlabelled), "NotGated", true, false, "lacks the label"},
+	"a gate that never had the label": {
+		gatedPod(unlabelled), "NotJudged", true, false,
+		"clinic-x carries the serve gate without the label syncbarrier.dev/gate: enabled, and was not judged yet; with the label it is, else when the operator starts",
+	},
+	"a label that went while it was held": {
+		gatedPod(unlabelled, says("syncbarrier.dev/serve-gate", "False", "Backfilling", "clinic=7: not activated.")), "Backfilling", true, false,
+		"clinic-x has lost the label syncbarrier.dev/gate: enabled and is held by the serve gate, which it keeps until it is replaced: Backfilling: clinic=7: not activated",
+	},
 	"a label that went after it was let in": {
-		gatedPod(unlabelled, says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), says("Ready", "True", "", "")), "NotGated", false, true, "lacks the label",
+		gatedPod(unlabelled, says("syncbarrier.dev/serve-gate", "True", "GateOpen", "proven"), says("Ready", "True", "", "")), "GateOpen", false, true,
+		"clinic-x has lost the label syncbarrier.dev/gate: enabled and is let in by the serve gate, which it keeps until it is replaced: GateOpen: proven; it is Ready",
 	},
 	"not judged": {gatedPod(), "NotJudged", true, false, "waits for the operator"},
 	"the start gate": {
