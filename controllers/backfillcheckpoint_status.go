@@ -17,7 +17,7 @@ import (
 // publish writes the status once, then tells events, and says when to look again.
 func (r *BackfillCheckpointReconciler) publish(ctx context.Context, pass *checkpointPass) (ctrl.Result, error) {
 	if pass.verdict == nil { // every way through the phases ends with one
-		pass.verdict = reconciling(defaultRetry, v1alpha1.ReasonBackfilling, "the pass came to no end")
+		pass.verdict = reconciling(defaultRetry, v1alpha1.ReasonBackfilling, "internal error: no phase gave a verdict")
 	}
 	after := r.statusOf(pass)
 	flip := flipped(pass.before.Conditions, after.Conditions)

@@ -69,7 +69,7 @@ var stalledReasons = map[storage.Class]string{
 	storage.ClassVerificationFailed: v1alpha1.ReasonVerificationFailed,
 	storage.ClassNotConverging:      v1alpha1.ReasonNotConverging,
 	storage.ClassUnverifiable:       v1alpha1.ReasonUnverifiable,
-	// What a guard of the database refuses somebody else's work stands behind; a newer catalog belongs to a newer operator.
+	// A guard refused because another program did the conflicting work; a newer catalog belongs to a newer operator.
 	storage.ClassGuarded:      v1alpha1.ReasonConflict,
 	storage.ClassNewerCatalog: v1alpha1.ReasonConflict,
 	storage.ClassFenced:       v1alpha1.ReasonFenceBroken,
