@@ -327,7 +327,7 @@ func (b *batchTx) runningOverBatch(part, sql string, keys [][]string, query step
 // keys are written. In a barrier all of a session is set anew and its connection closed; that would cost more than a batch does.
 var sessionSettingNames = []string{
 	"role", "session_authorization", "search_path", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout",
-	"row_security", "session_replication_role", "transaction_read_only", writerVersionSetting, "datestyle", "timezone", "intervalstyle",
+	"row_security", "client_encoding", "session_replication_role", "transaction_read_only", writerVersionSetting, "datestyle", "timezone", "intervalstyle",
 	"extra_float_digits", "bytea_output", "lc_monetary", "standard_conforming_strings",
 }
 

@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
+	"github.com/syncbarrier/syncbarrier/internal/testdb"
 )
 
 // Names that need quoting, reach the limit, or try to be SQL.
@@ -95,4 +97,53 @@ func TestAHeldTableOfAnyNameIsNamedAndWaitedFor(t *testing.T) {
 		db.execOn(holder, "ROLLBACK")
 		db.mustApply(target(version.StoredVersion+2, table))
 	}
+}
+
+// A database in an older encoding takes the names that it has letters for.
+func TestNamesAreLimitedByTheEncodingOfTheDatabase(t *testing.T) {
+	base := testdb.Postgres(t)
+	admin := connect(t, base)
+	latin := strings.TrimPrefix(value[string](admin, "SELECT current_database()::text"), "/") + "_l1"
+	admin.run("CREATE DATABASE " + quoteIdentifier(latin) + " ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+	t.Cleanup(func() { admin.run("DROP DATABASE " + quoteIdentifier(latin) + " WITH (FORCE)") })
+	db := newBarrierDB(t, Config{URL: changed(t, base, func(u *url.URL) { u.Path = "/" + latin })})
+	named := func(name string) storage.Target {
+		table := plainTodos(titleNorm)
+		table.Name = name
+		wanted := target(2, table)
+		wanted.Checkpoints = []storage.Checkpoint{{
+			Name: name, Version: 2, Sources: []storage.Source{{Table: name, Changes: storage.Capture}}, Backfill: storage.Backfill{Job: true},
+		}}
+		return wanted
+	}
+	db.exec(`SET client_encoding = 'UTF8'`)
+	db.exec(`CREATE TABLE "naïve"(id bigint PRIMARY KEY, tenant text, title text, title_norm text)`)
+	db.refuses(named("😀"), storage.CodeInvalidSpec, "22P05", "encoding of this database")
+	db.mustApply(named("naïve"))
+	db.wantSettled(named("naïve"))
+	db.wantText("naïve", `SELECT string_agg(relname, ', ') FROM pg_class WHERE relkind = 'r' AND relname LIKE 'na%'`)
+	db.wantText("naïve", `SELECT name FROM sync_backfill_checkpoints`)
+	_, err := db.store.MaxCommitSeq(db.ctx, "😀")
+	wantRefusal(t, err, storage.CodeInvalidSpec, "encoding of this database")
+	for name, word := range map[string]string{strings.Repeat("n", 64): "63 bytes", "a\x00b": "NUL", "\xff": "UTF-8", "none": "has no schema"} {
+		_, err := Open(db.ctx, Config{URL: db.url, Schema: name})
+		wantRefusal(t, err, storage.CodeInvalidSpec, "schema", word)
+	}
+}
+
+// SQL of a version may be a dump's, which says in what encoding it is. What we say after it is still in ours.
+func TestNamesMeanTheSameAfterSQLInAnotherEncoding(t *testing.T) {
+	db := newBarrierDB(t, Config{Schema: "Größe"})
+	table := plainTodos(titleNorm)
+	table.Name = "naïve"
+	wanted := target(2, table)
+	wanted.Migrations = []storage.Migration{{Version: 2, SQL: `SET client_encoding = 'LATIN1'; CREATE TABLE of_the_dump(i integer)`}}
+	wanted.Checkpoints = []storage.Checkpoint{{
+		Name: "fül", Version: 2, Sources: []storage.Source{{Table: "naïve", Changes: storage.Capture}}, Backfill: storage.Backfill{Job: true},
+	}}
+	db.mustApply(wanted)
+	db.wantSettled(wanted)
+	db.wantText("fül", `SELECT name FROM "Größe".sync_backfill_checkpoints`)
+	db.wantText("Größe.naïve", `SELECT DISTINCT n.nspname || '.' || c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE t.tgname = 'syncbarrier_fence_source'`)
 }

@@ -182,7 +182,7 @@ func (s *Store) readSources(ctx context.Context, q querier, tables []string) (ma
 		       EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid), `+heirsSQL+`,
 		       coalesce(t.tgname::text, ''), coalesce(t.tgtype, 0), coalesce(t.tgenabled::text, ''),
 		       coalesce(CASE WHEN fn.nspname = $1::text THEN p.proname::text ELSE pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(p.proname) END, ''),
-		       coalesce(t.tgargs, ''::bytea), coalesce(pg_catalog.pg_get_triggerdef(t.oid), ''),
+		       `+argumentsSQL+`, coalesce(pg_catalog.pg_get_triggerdef(t.oid), ''),
 		       coalesce(pg_catalog.cardinality(t.tgattr::int2[]) > 0, false), coalesce(t.tgconstraint <> 0, false),
 		       coalesce(t.tgparentid <> 0, false), coalesce(t.tgoldtable::text, ''), coalesce(t.tgnewtable::text, ''), coalesce(t.xmin::text, '')
 		  FROM tree
@@ -241,6 +241,12 @@ func (f *foundSource) add(relation foundSourceRelation, t foundSourceTrigger) {
 		f.relations[len(f.relations)-1].triggers[t.name] = t
 	}
 }
+
+// argumentsSQL is pg_trigger.tgargs, which is in the encoding of the database, as a session has its texts. None of ours has more than one argument.
+const argumentsSQL = `CASE t.tgnargs
+		         WHEN 1 THEN convert_to(convert_from(substring(t.tgargs, 1, octet_length(t.tgargs) - 1), pg_catalog.getdatabaseencoding()), 'UTF8') || '\x00'
+		         ELSE coalesce(t.tgargs, ''::bytea)
+		       END`
 
 // argumentsOf takes pg_trigger.tgargs apart, in which each argument ends with a NUL.
 func argumentsOf(tgargs []byte) []string {

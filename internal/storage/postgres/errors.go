@@ -30,6 +30,7 @@ const (
 	stateCancelled     = "57014"
 	stateNoDatabase    = "3D000"
 	stateNoSchema      = "3F000"
+	stateNoEquivalent  = "22P05"
 )
 
 const hintRight = "grant the right to the role that Syncbarrier connects as"
@@ -66,7 +67,11 @@ func translate(err error, what string) error {
 		return err
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if errors.As(err, &pgErr) && pgErr.Code == stateNoEquivalent { // of SQL of the user's it is said otherwise
+		return &storage.Error{Code: storage.CodeInvalidSpec, Message: what, Err: withoutValues(pgErr),
+			Hint: "a name or key holds a letter that the encoding of this database does not have"}
+	}
+	if pgErr != nil {
 		return translateState(pgErr, what)
 	}
 	code := storage.CodeInternal

@@ -37,6 +37,12 @@ const (
 	statementCache = 32
 )
 
+// clientEncoding is the setting that says in what encoding the texts of a session are.
+const (
+	clientEncoding = "client_encoding"
+	utf8Encoding   = "UTF8"
+)
+
 // Config says which database schema to open and how.
 type Config struct {
 	// URL is postgres://user:password@host:port/database?parameters. Host and user must be in it: nothing of the environment or the
@@ -120,6 +126,8 @@ func poolConfigFor(config Config) (*pgxpool.Config, string, error) {
 			connConfig.RuntimeParams["application_name"] = config.ApplicationName
 		}
 	}
+	// The driver sends names and keys as they are. A server that is not told takes them for the encoding of its database.
+	connConfig.RuntimeParams[clientEncoding] = utf8Encoding
 	connConfig.DialFunc = dialBounded(connConfig)
 	connConfig.StatementCacheCapacity = statementCache
 	switch {

@@ -147,6 +147,7 @@ func (s *Store) pinnedSQL() string {
 		"SET LOCAL lc_monetary = 'C';" +
 		"SET LOCAL standard_conforming_strings = on;" +
 		"SET LOCAL array_nulls = on;" +
+		"SET LOCAL client_encoding = 'UTF8';" +
 		// The server writes down settings and conditions with or without quotes as this says, and they are compared with what was declared.
 		"SET LOCAL quote_all_identifiers = off")
 	return b.String()

@@ -86,6 +86,12 @@ func lineAt(text string, character int) int {
 func (s *Store) resetAfterUserSQL(ctx context.Context, tx pgx.Tx, prepared []string, limits string) error {
 	reset := "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL;" + limits + s.pinnedSQL() +
 		"; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
+	if tx.Conn().PgConn().ParameterStatus(clientEncoding) != utf8Encoding {
+		// By itself: the names in what follows would be taken for something else.
+		if _, err := tx.Exec(ctx, "SET LOCAL client_encoding = 'UTF8'"); err != nil {
+			return fmt.Errorf("reset the encoding after the user's SQL: %w", err)
+		}
+	}
 	if _, err := tx.Exec(ctx, reset); err != nil { // in one round trip: the locks are held
 		return fmt.Errorf("reset the session after the user's SQL: %w", err)
 	}
