@@ -165,9 +165,9 @@ func withoutDetail(err error) error {
 	}
 	var broken *net.OpError
 	if errors.As(err, &broken) { // its own words begin with both addresses
-		return &connectFailure{message: broken.Err.Error(), err: err}
+		return &toldError{message: broken.Err.Error(), err: err}
 	}
-	return err
+	return withoutArguments(err)
 }
 
 // eachOnce says each thing once. The driver tries every address with and without TLS, and joins what it met by line ends: a server that is not
@@ -183,17 +183,8 @@ func eachOnce(err error) error {
 			parts = append(parts, part)
 		}
 	}
-	return &connectFailure{message: strings.Join(parts, "; "), err: err}
+	return &toldError{message: strings.Join(parts, "; "), err: err}
 }
-
-// connectFailure is the failure of a connection, or of an attempt to make one, in other words.
-type connectFailure struct {
-	message string
-	err     error
-}
-
-func (e *connectFailure) Error() string { return e.message }
-func (e *connectFailure) Unwrap() error { return e.err }
 
 // sqlState gives the state of the server's error in the chain, "" if there is none.
 func sqlState(err error) string {

@@ -104,6 +104,29 @@ func raisedIn(where string) string {
 	return ""
 }
 
+// ofDriver are the driver's words about a value on its way to the server or from it.
+var ofDriver = regexp.MustCompile(`(?s)(failed to encode args\[\d+\]|can't scan into dest\[\d+\](?: \(col: [^)]*\))?).*`)
+
+// withoutArguments keeps which value the driver could not encode or read, and drops the value.
+func withoutArguments(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := err.Error(); ofDriver.MatchString(text) {
+		return &toldError{message: ofDriver.ReplaceAllString(text, "$1"), err: err}
+	}
+	return err
+}
+
+// toldError is an error in other words.
+type toldError struct {
+	message string
+	err     error
+}
+
+func (e *toldError) Error() string { return e.message }
+func (e *toldError) Unwrap() error { return e.err }
+
 // serverError is what is kept of a server's error.
 type serverError struct{ message, state, routine string }
 

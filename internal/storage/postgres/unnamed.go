@@ -24,7 +24,7 @@ import (
 
 // withoutNames says why a connection was not made, each reason once, without a word of where it was to go.
 func withoutNames(err error) error {
-	return &connectFailure{message: strings.Join(reasons(err), "; "), err: err}
+	return &toldError{message: strings.Join(reasons(err), "; "), err: err}
 }
 
 // reasons looks into each of the attempts that the driver made.
@@ -72,7 +72,7 @@ func reason(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the server closed the connection"
 	}
-	return ofDriver(err)
+	return otherReason(err)
 }
 
 // refusals are what a server says when it does not let a connection in, by state (PostgreSQL manual, Appendix A).
@@ -113,8 +113,8 @@ func certificateReason(err error) string {
 	return "the server's certificate is not trusted"
 }
 
-// ofDriver knows what the driver has no type for.
-func ofDriver(err error) string {
+// otherReason knows what the driver has no type for.
+func otherReason(err error) string {
 	text := err.Error()
 	var alert tls.AlertError
 	var record tls.RecordHeaderError
