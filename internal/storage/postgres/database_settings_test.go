@@ -90,6 +90,7 @@ func TestAStatementOfABatchThatChangesTheSessionIsRefused(t *testing.T) {
 		"how long a batch runs": `SET LOCAL statement_timeout = 0`,
 		"which triggers fire":   `SET session_replication_role = replica`,
 		"the version":           `SET syncbarrier.writer_version = 1`,
+		"the encoding":          `SET client_encoding = 'LATIN1'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
