@@ -85,7 +85,7 @@ func (e *environment) testNothingShown(t *testing.T) {
 		"log":     m.output(t),
 	}
 	for where, text := range shown {
-		for _, secret := range []string{marker, "PRIVATE KEY", ":53535", `"body":`} {
+		for _, secret := range []string{marker, "PRIVATE KEY", ":53535", `"body":`, "Bearer ey"} {
 			if at := strings.Index(strings.ToLower(text), strings.ToLower(secret)); at >= 0 {
 				t.Errorf("the %s show %s: ...%s...", where, secret, text[max(0, at-300):min(len(text), at+100)])
 			}

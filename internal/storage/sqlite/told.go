@@ -33,10 +33,16 @@ func raisedByUs(err error, what string) error {
 	return raised
 }
 
+// ofScan is what database/sql says of a value that it cannot read into a variable.
+var ofScan = regexp.MustCompile(`(?s)(converting driver\.Value type [^ ]+) .*`)
+
 // withoutValues keeps what SQLite says and drops what in it can be of a row.
 func withoutValues(err error) error {
 	var result *modernc.Error
 	if !errors.As(err, &result) {
+		if text := err.Error(); ofScan.MatchString(text) {
+			return &toldError{message: ofScan.ReplaceAllString(text, "$1"), err: err}
+		}
 		return err
 	}
 	said, repeatable := result.Error(), ofValues.ReplaceAllString(result.Error(), "$1 ...")

@@ -23,6 +23,14 @@ func TestWhatSQLiteSaysOfRowsIsNotRepeated(t *testing.T) {
 	p.exec(`CREATE TRIGGER refuse BEFORE INSERT ON refused WHEN NEW.id = 1 BEGIN SELECT RAISE(ABORT, 'not beside ' || name) FROM people; END`)
 	p.exec(`CREATE TRIGGER claim BEFORE INSERT ON refused WHEN NEW.id = 2 BEGIN SELECT RAISE(ABORT, 'sync.storage.deadlock'); END`)
 	p.exec(`CREATE TRIGGER guard BEFORE INSERT ON refused WHEN NEW.id = 3 BEGIN SELECT RAISE(ABORT, 'sync.storage.marker_guard'); END`)
+	err := store.inTx(testContext(t), "do something", false, func(ctx context.Context, tx *sql.Conn) error {
+		var age int64
+		return tx.QueryRowContext(ctx, `SELECT name FROM people`).Scan(&age)
+	})
+	wantText(t, err, "converting driver.Value type string")
+	if err != nil && strings.Contains(err.Error(), "S3CRET") {
+		t.Errorf("%v: it holds row data", err)
+	}
 	for name, c := range map[string]struct {
 		sql  string
 		code storage.Code
