@@ -155,6 +155,9 @@ type CheckpointProgress struct {
 	Settings       Settings
 	ClaimToken     string // of the newest claim, empty before the first
 	OldestUpdateAt time.Time
+	// LatestUpdateAt is when something was committed for it last, by the clock of the database: that it was declared or claimed, a batch, a
+	// position. An error that a worker left is nothing of the kind.
+	LatestUpdateAt time.Time
 }
 
 // BehindRow is a checkpoint row that is not activated.

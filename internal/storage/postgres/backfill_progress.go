@@ -58,16 +58,20 @@ type progressReader struct {
 
 func (r *progressReader) rows(ctx context.Context) error {
 	p := &r.progress
-	var version, oldest *int64
+	var version, oldest, latest *int64
 	err := r.QueryRow(ctx, r.store.sql(`
 		SELECT count(*),
 		       count(*) FILTER (WHERE state = 'declared'),
 		       count(*) FILTER (WHERE state = 'backfilling'),
 		       count(*) FILTER (WHERE state = 'activated'),
 		       max(schema_version),
-		       min(updated_at_ms) FILTER (WHERE state <> 'activated')
+		       min(updated_at_ms) FILTER (WHERE state <> 'activated'),
+		       greatest(max(updated_at_ms), (SELECT max(p.updated_at_ms)
+		                                       FROM {schema}.sync_backfill_progress p
+		                                      WHERE p.checkpoint = $1::text
+		                                        AND p.kind <> 'claim'))
 		  FROM {schema}.sync_backfill_checkpoints
-		 WHERE name = $1::text`), r.name).Scan(&p.Total, &p.Declared, &p.Backfilling, &p.Activated, &version, &oldest)
+		 WHERE name = $1::text`), r.name).Scan(&p.Total, &p.Declared, &p.Backfilling, &p.Activated, &version, &oldest, &latest)
 	if err != nil {
 		return fmt.Errorf("read the rows: %w", err)
 	}
@@ -78,6 +82,7 @@ func (r *progressReader) rows(ctx context.Context) error {
 	if oldest != nil {
 		p.OldestUpdateAt = time.UnixMilli(*oldest).UTC()
 	}
+	p.LatestUpdateAt = time.UnixMilli(*latest).UTC()
 	return nil
 }
 

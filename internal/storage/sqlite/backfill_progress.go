@@ -57,18 +57,25 @@ func progressIn(ctx context.Context, tx *sql.Conn, name string) (p storage.Check
 
 // readStates counts the rows by state.
 func readStates(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgress) error {
-	var oldest sql.NullInt64
+	var oldest, latest sql.NullInt64
 	err := tx.QueryRowContext(ctx, `
 		SELECT count(*),
 		       coalesce(sum(state = 'declared'), 0),
 		       coalesce(sum(state = 'backfilling'), 0),
 		       coalesce(sum(state = 'activated'), 0),
 		       coalesce(max(schema_version), 0),
-		       min(CASE WHEN state <> 'activated' THEN updated_at_ms END)
+		       min(CASE WHEN state <> 'activated' THEN updated_at_ms END),
+		       max(max(updated_at_ms), coalesce((SELECT max(p.updated_at_ms)
+		                                           FROM main.sync_backfill_progress p
+		                                          WHERE p.checkpoint = ?1
+		                                            AND p.kind <> 'claim'), 0))
 		  FROM main.sync_backfill_checkpoints
-		 WHERE name = ?1`, p.Definition.Name).Scan(&p.Total, &p.Declared, &p.Backfilling, &p.Activated, &p.Definition.Version, &oldest)
+		 WHERE name = ?1`, p.Definition.Name).Scan(&p.Total, &p.Declared, &p.Backfilling, &p.Activated, &p.Definition.Version, &oldest, &latest)
 	if oldest.Valid {
 		p.OldestUpdateAt = time.UnixMilli(oldest.Int64).UTC()
+	}
+	if latest.Valid {
+		p.LatestUpdateAt = time.UnixMilli(latest.Int64).UTC()
 	}
 	return err
 }

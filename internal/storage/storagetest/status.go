@@ -190,11 +190,19 @@ func statusError(f *fixture) {
 	f.apply(version2(titleNorm(2, "a")))
 	older := f.claimAll("title-norm")
 	claim := f.claimAll("title-norm")
+	f.take(claim, 0, 1)
+	f.exec("UPDATE sync_backfill_progress SET updated_at_ms = 3000")
+	f.exec("UPDATE sync_backfill_checkpoints SET updated_at_ms = 4000")
 	f.must(f.store.RecordError(f.ctx, claim, "it failed"), "record an error")
 	f.must(f.store.RecordError(f.ctx, older, "somebody else failed"), "record an error of a claim that lost")
 	progress, err := f.store.ReadProgress(f.ctx, "title-norm")
 	f.must(err, "read the progress")
 	same(f, "last error", progress.LastError, "it failed")
+	same(f, "last commit: an error is none", progress.LatestUpdateAt.UnixMilli(), 4000)
+	f.exec("UPDATE sync_backfill_progress SET updated_at_ms = 5000 WHERE kind = 'range'")
+	progress, err = f.store.ReadProgress(f.ctx, "title-norm")
+	f.must(err, "read the progress")
+	same(f, "last commit, a batch", progress.LatestUpdateAt.UnixMilli(), 5000)
 }
 
 func statusClose(f *fixture) {
