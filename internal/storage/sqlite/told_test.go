@@ -50,14 +50,7 @@ func TestWhatSQLiteSaysOfRowsIsNotRepeated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := store.inTx(testContext(t), "do something", true, func(ctx context.Context, tx *sql.Conn) error {
-				rows, err := tx.QueryContext(ctx, c.sql)
-				if err == nil {
-					for rows.Next() {
-						continue
-					}
-					err = rows.Err()
-					_ = rows.Close() // read to the end
-				}
+				err := readAll(ctx, tx, c.sql)
 				if text := translateUserSQL(err, "run it"); err != nil && strings.Contains(text.Error(), "S3CRET") {
 					t.Errorf("%v: it holds row data", text)
 				}
@@ -70,4 +63,16 @@ func TestWhatSQLiteSaysOfRowsIsNotRepeated(t *testing.T) {
 			}
 		})
 	}
+}
+
+func readAll(ctx context.Context, tx *sql.Conn, query string) error {
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // read to the end
+	for rows.Next() {
+		continue
+	}
+	return rows.Err()
 }
