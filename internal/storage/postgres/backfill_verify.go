@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -130,5 +129,5 @@ SELECT %s, count(*) OVER ()
 		return nil
 	}
 	return storage.Refuse(storage.CodeVerificationFailed, "checkpoint %q, partition %q: verify %q finds %d wrong rows of table %q, with the keys %s",
-		b.claim.Name, b.partition(), verify.Name, wrong, t.declared.Name, strings.Join(keys, ", "))
+		b.claim.Name, b.partition(), verify.Name, wrong, t.declared.Name, storage.ShownKeys(keys))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -105,7 +104,7 @@ func (w *work) verify(ctx context.Context, verify storage.Verify, s selection) e
 	for i, key := range wrong {
 		names[i] = storage.EncodeKey(keyTexts(key))
 	}
-	list := strings.Join(names, ", ")
+	list := storage.ShownKeys(names)
 	if more := count - int64(len(names)); more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
