@@ -33,6 +33,7 @@ func (r *SyncSchemaReconciler) approve(ctx context.Context, pass *schemaPass) (*
 	if err != nil {
 		return nil, err
 	}
+	pass.target.PlanHash = plan.Hash // whatever is decided under the locks, nothing else is carried out
 	if plan.Decision.Outcome != storage.Migrate {
 		return nil, nil
 	}

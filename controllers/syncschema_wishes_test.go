@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -93,6 +96,33 @@ var _ = Describe("A SyncSchema does what a person asks for:", func() {
 		object, _ = w.pass()
 		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7))
 		Expect(object.Status.Plan).To(BeNil())
+	})
+
+	It("cutover OnApproval carries out no other plan than was approved, whatever is decided under the locks", func() {
+		onApproval := func(s *v1alpha1.SyncSchema) {
+			s.Spec.Strategy = &v1alpha1.Strategy{Cutover: v1alpha1.CutoverOnApproval}
+		}
+		w.apply(w.clinic(6))
+		w.bring()
+		w.apply(w.clinic(7, onApproval))
+		object, _ := w.pass()
+		w.annotate(object, AnnotationApprove, "7@"+object.Status.Plan.Hash)
+		// The Job is tried between the look at the approval and the barrier.
+		w.schemas.Client = through(interceptor.Funcs{Create: func(
+			ctx context.Context, through client.WithWatch, object client.Object, options ...client.CreateOption,
+		) error {
+			w.sql(`ALTER TABLE patients ADD COLUMN IF NOT EXISTS name_search text`)
+			return through.Create(ctx, object, options...)
+		}})
+		object, again := w.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonSerialization, "was approved")
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(6))
+		w.clock.advance(max(again.RequeueAfter, statusEvery))
+		object, _ = w.pass()
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonApprovalPending, "approves another plan")
+		w.annotate(object, AnnotationApprove, "7@"+object.Status.Plan.Hash)
+		object, _ = w.pass()
+		Expect(*object.Status.StoredVersion).To(BeEquivalentTo(7))
 	})
 
 	It("take-over names the owner that it takes the database schema from", func() {

@@ -43,8 +43,8 @@ type Barriers interface {
 	// history; first names the table to wait for first (Error.Table of the attempt before), or is empty.
 	//
 	// Errors: those of Decide; CodeLockTimeout with blockers and Table; CodeInvalidSQL, CodeNotTransactional for user SQL;
-	// CodeFenceBroken; CodeCommitUnknown when the acknowledgement was lost (ask again: a barrier that did commit is
-	// found and agreed with). With an error LockHold of the result says how long the attempt had held its locks; 0: it had none.
+	// CodeFenceBroken; CodeSerialization if the plan is another one than Target.PlanHash; CodeCommitUnknown when the
+	// acknowledgement was lost (ask again: a barrier that did commit is found and agreed with). With an error LockHold of the result says how long the attempt had held its locks; 0: it had none.
 	EnsureSchema(ctx context.Context, target Target, attempt Attempt) (BarrierResult, error)
 }
 

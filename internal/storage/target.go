@@ -15,6 +15,8 @@ type Target struct {
 	Owner            Owner
 	TakeOver         string // "<cluster>/<namespace>/<name>" of the owner to take over from, or empty
 	Lock             LockLimits
+	// PlanHash is the hash of the plan that was approved: EnsureSchema carries out no other, as it decides under its locks. Empty: any.
+	PlanHash string
 	// WritersKnown has Plan leave out its look at who writes to the sources, which lasts seconds. It changes nothing else.
 	WritersKnown bool
 }
@@ -270,4 +272,12 @@ func (l LockLimits) WithDefaults() LockLimits {
 func (l LockLimits) StatementHint() string {
 	return fmt.Sprintf("a statement of the barrier has %d s, and holds its locks meanwhile: raise lock.statementTimeoutSeconds, or take work out of the migration",
 		l.WithDefaults().StatementTimeoutSeconds)
+}
+
+// CheckApproved refuses to carry out another plan than was approved. what names the work.
+func (t Target) CheckApproved(what, hash string) error {
+	if t.PlanHash == "" || t.PlanHash == hash {
+		return nil
+	}
+	return Refuse(CodeSerialization, "%s: the database changed since plan %s was approved, and what would run now is plan %s", what, t.PlanHash, hash)
 }

@@ -61,6 +61,9 @@ func (t *barrierTx) run(ctx context.Context, seen view) error {
 		}
 		return t.store.recordOwner(ctx, t.tx, facts.Owner, t.target.Owner)
 	}
+	if err := t.checkApproved(ctx, t.tx, decision, needed); err != nil {
+		return err
+	}
 	return t.change(ctx, facts, decision)
 }
 

@@ -70,31 +70,50 @@ func (s *Store) planIn(ctx context.Context, tx pgx.Tx, b *barrier, seen view) (s
 	if seen.fence != nil {
 		plan.Decision.Warnings = append(slices.Clone(plan.Decision.Warnings), seen.fence.Error())
 	}
-	for _, lock := range seen.locks {
-		plan.Locks = append(plan.Locks, storage.LockNote{Table: s.lockName(lock), Mode: lock.mode.String()})
-	}
 	missing, err := s.missingRights(ctx, tx, seen.locks, seen.decision)
 	if err != nil {
 		return storage.Plan{}, err
 	}
 	plan.Decision.Warnings = append(slices.Clone(plan.Decision.Warnings), missing...)
-	r, err := s.rendererFor(ctx, tx, b.types)
-	if err != nil {
+	if err := b.wouldRun(ctx, tx, &plan, seen.locks); err != nil {
 		return storage.Plan{}, err
 	}
-	plan.Statements = r.planned(seen.decision)
-	captures, err := s.plannedSources(ctx, tx, seen.decision, b.target.Tables)
-	if err != nil {
-		return storage.Plan{}, err
-	}
-	plan.Statements = append(plan.Statements, captures...)
 	estimates, err := s.estimateRows(ctx, tx, seen.decision)
 	if err != nil {
 		return storage.Plan{}, err
 	}
 	estimatePlan(&plan, estimates)
-	plan.Hash = storage.PlanHash(b.target.ContentHash(b.target.Version), seen.decision.Stored, strategyBarrier, plan.Locks, plan.Statements)
 	return plan, nil
+}
+
+// wouldRun fills in what a decision locks and runs, and the hash of that.
+func (b *barrier) wouldRun(ctx context.Context, q querier, plan *storage.Plan, locks lockSet) error {
+	for _, lock := range locks {
+		plan.Locks = append(plan.Locks, storage.LockNote{Table: b.store.lockName(lock), Mode: lock.mode.String()})
+	}
+	r, err := b.store.rendererFor(ctx, q, b.types)
+	if err != nil {
+		return err
+	}
+	captures, err := b.store.plannedSources(ctx, q, plan.Decision, b.target.Tables)
+	if err != nil {
+		return err
+	}
+	plan.Statements = append(r.planned(plan.Decision), captures...)
+	plan.Hash = storage.PlanHash(b.target.ContentHash(b.target.Version), plan.Decision.Stored, strategyBarrier, plan.Locks, plan.Statements)
+	return nil
+}
+
+// checkApproved refuses a decision that is not the plan which was approved.
+func (b *barrier) checkApproved(ctx context.Context, q querier, decision storage.Decision, locks lockSet) error {
+	if b.target.PlanHash == "" {
+		return nil
+	}
+	plan := storage.Plan{Decision: decision}
+	if err := b.wouldRun(ctx, q, &plan, locks); err != nil {
+		return err
+	}
+	return b.target.CheckApproved(b.what(), plan.Hash)
 }
 
 // estimateRows reads how many rows the tables of a decision have, as the server's statistics have it: nothing is counted and nothing

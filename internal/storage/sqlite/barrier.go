@@ -197,7 +197,10 @@ func (b *barrier) decide(ctx context.Context) error {
 	wait := b.result.LockWait
 	b.result = resultOf(b.found.decision)
 	b.result.LockWait = wait
-	return nil
+	if b.found.decision.Outcome == storage.Agreed || b.target.PlanHash == "" {
+		return nil
+	}
+	return b.target.CheckApproved(b.what(), wouldRun(b.found).Hash)
 }
 
 // ensureCatalog installs or upgrades tables, fence and guards.

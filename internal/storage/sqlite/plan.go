@@ -34,19 +34,25 @@ func (s *Store) Plan(ctx context.Context, target storage.Target) (plan storage.P
 
 // planOf describes a decision.
 func (s *Store) planOf(ctx context.Context, q querier, found finding) (storage.Plan, error) {
+	plan := wouldRun(found)
+	if found.decision.Outcome == storage.Migrate {
+		if err := s.estimate(ctx, q, found, &plan); err != nil {
+			return storage.Plan{}, err
+		}
+	}
+	return plan, nil
+}
+
+// wouldRun is what a decision locks and runs, and the hash of that.
+func wouldRun(found finding) storage.Plan {
 	plan := storage.Plan{Decision: found.decision, Rows: map[string]int64{}}
 	plan.Statements = planned(found)
 	if len(plan.Statements) > 0 {
 		// One lock for all writers. Readers go on in a file with a write-ahead log.
 		plan.Locks = []storage.LockNote{{Table: "the database file", Mode: "IMMEDIATE"}}
 	}
-	if found.decision.Outcome == storage.Migrate {
-		if err := s.estimate(ctx, q, found, &plan); err != nil {
-			return storage.Plan{}, err
-		}
-	}
 	plan.Hash = storage.PlanHash(found.target.ContentHash(found.target.Version), found.decision.Stored, "Barrier", plan.Locks, plan.Statements)
-	return plan, nil
+	return plan
 }
 
 // planned lists all statements of a decision for people, as they run, in order.

@@ -29,6 +29,7 @@ func runBarrier(t *testing.T, open Opener) {
 		{"a column that is NOT NULL is not added to a table with rows", barrierNotNull},
 		{"another owner is a conflict until it is taken over", barrierOwner},
 		{"a plan shows what would happen and changes nothing", barrierPlan},
+		{"a barrier carries out the plan that was approved, and no other that the database has come to ask for", barrierApproved},
 		{"of eight migrators one migrates and seven agree", barrierEight},
 		{"a checkpoint written beside the schema may join a version that has it already", barrierStandalone},
 	})
