@@ -165,18 +165,16 @@ var _ = Describe("A Job that others lay hands on", func() {
 	})
 
 	It("is looked after where the events that explain it may not be read", func() {
-		w.checkpoints.Live, w.schemas.Live = withoutEvents{suite.operator}, withoutEvents{suite.operator}
-		w.apply(w.clinic(6))
-		w.bring()
-		w.apply(w.clinic(7))
-		w.schemas.Client = through(interceptor.Funcs{})
-		w.pass()
-		w.passCheckpoint(child)
+		lacking := func() {
+			w.newOperator()
+			w.checkpoints.Live, w.schemas.Live = withoutEvents{suite.operator}, withoutEvents{suite.operator}
+		}
+		lacking()
+		begin()
 		object, _ := w.passCheckpoint(child)
 		expectWaiting(object.Status.Conditions, v1alpha1.ReasonWorkerPending, `cannot list resource "events"`)
 		w.wipe()
-		w.newOperator() // it asks whether the barrier's event was told
-		w.checkpoints.Live, w.schemas.Live = withoutEvents{suite.operator}, withoutEvents{suite.operator}
+		lacking() // it asks whether the events of barrier and Job were told
 		w.bring()
 	})
 })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -125,12 +126,25 @@ func newManager(config *rest.Config, o *options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("prepare the manager: %w", err)
 	}
 	ready := func(request *http.Request) error {
+		if err := definitionsServed(mgr.GetRESTMapper()); err != nil {
+			return err
+		}
 		if !mgr.GetCache().WaitForCacheSync(request.Context()) {
 			return errors.New("the objects of the cluster are not all known yet")
 		}
 		return nil
 	}
 	return mgr, errors.Join(mgr.AddHealthzCheck("alive", healthz.Ping), mgr.AddReadyzCheck("objects", ready))
+}
+
+// definitionsServed says which of our kinds the API server does not know. Nothing is cached of such a kind, so nothing is missing from the cache.
+func definitionsServed(mapper meta.RESTMapper) error {
+	for _, kind := range []string{v1alpha1.KindSyncSchema, v1alpha1.KindBackfillCheckpoint} {
+		if _, err := mapper.RESTMapping(v1alpha1.GroupVersion.WithKind(kind).GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
+			return fmt.Errorf("the CustomResourceDefinition of %s: %w", kind, err)
+		}
+	}
+	return nil
 }
 
 // watched returns the namespaces that caches are kept of; none for all.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/controllers"
 )
 
@@ -64,6 +66,18 @@ func TestTheWorkersImageIsExactlyTheManagers(t *testing.T) {
 }
 
 // TestCertificatesLeaveNoFile looks at a connection whose key is none: the driver refuses it before it dials.
+func TestAManagerIsNotReadyWithoutTheDefinitionsOfItsKinds(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.KindSyncSchema), meta.RESTScopeNamespace)
+	if err := definitionsServed(mapper); err == nil || !strings.Contains(err.Error(), "BackfillCheckpoint") {
+		t.Errorf("without one of them: %v", err)
+	}
+	mapper.Add(v1alpha1.GroupVersion.WithKind(v1alpha1.KindBackfillCheckpoint), meta.RESTScopeNamespace)
+	if err := definitionsServed(mapper); err != nil {
+		t.Errorf("with both: %v", err)
+	}
+}
+
 func TestCertificatesLeaveNoFile(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
