@@ -51,6 +51,7 @@ type BackfillCheckpointReconciler struct {
 	gone     departures
 	claims   claims
 	rates    rates
+	stills   standstills
 	paces    paces
 }
 

@@ -177,6 +177,7 @@ func (r *BackfillCheckpointReconciler) forget(ctx context.Context, name types.Na
 		}
 		r.claims.forget(uid)
 		r.rates.forget(uid)
+		r.stills.forget(uid)
 		r.paces.forget(uid)
 		r.untold.take(uid)
 		r.troubles.over(uid)

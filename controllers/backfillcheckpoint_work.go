@@ -155,6 +155,7 @@ func (r *BackfillCheckpointReconciler) throttled(ctx context.Context, pass *chec
 	case lag <= limit:
 		return nil, nil
 	}
+	r.stills.forget(pass.object.UID) // they wait as they were told to
 	pass.hold = fmt.Sprintf("a standby is more than the %s behind that maxReplicationLagSeconds allows", limit)
 	return reconciling(spread(watchEvery, draw(r.Jitter)), v1alpha1.ReasonThrottled, "%s", pass.hold), nil
 }
@@ -184,17 +185,18 @@ func (r *BackfillCheckpointReconciler) recorded(pass *checkpointPass, outlook jo
 func (r *BackfillCheckpointReconciler) underWay(pass *checkpointPass, outlook jobOutlook) *verdict {
 	after := spread(watchEvery, draw(r.Jitter))
 	p := pass.progress
+	r.holdIfStill(pass, outlook.Running)
 	if outlook.Reason == v1alpha1.ReasonWorkerPending {
 		pass.hold = outlook.Message
 		return reconciling(after, v1alpha1.ReasonWorkerPending, "%s", outlook.Message)
 	}
 	switch {
 	case p.RangesDone < p.RangesTotal || p.RangesTotal == 0:
-		return reconciling(after, v1alpha1.ReasonBackfilling, "%s", outlook.Message)
+		return reconciling(after, v1alpha1.ReasonBackfilling, "%s%s", outlook.Message, pass.andHeld())
 	case slices.ContainsFunc(p.Behind, func(b storage.BehindRow) bool { return b.Verdict != storage.Clean }):
-		return reconciling(after, v1alpha1.ReasonCatchingUp, "every row was gone over; changes that came meanwhile are being applied")
+		return reconciling(after, v1alpha1.ReasonCatchingUp, "every row was gone over; changes that came meanwhile are being applied%s", pass.andHeld())
 	default:
-		return reconciling(after, v1alpha1.ReasonActivating, "every row and every change is applied")
+		return reconciling(after, v1alpha1.ReasonActivating, "every row and every change is applied%s", pass.andHeld())
 	}
 }
 

@@ -67,6 +67,37 @@ var _ = Describe("The progress of a checkpoint", func() {
 		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search = lower(name)`)).To(BeEquivalentTo(300))
 	})
 
+	It("is held, and says where to look, while workers run and commit nothing", func() {
+		w := newWorld()
+		w.apply(w.clinic(7, func(s *v1alpha1.SyncSchema) { s.Spec.Checkpoints[0].Backfill.BatchRows = 100 }))
+		w.pass()
+		w.passCheckpoint(child)
+		after := func(pause time.Duration) string {
+			GinkgoHelper()
+			w.clock.advance(pause)
+			object, _ := w.passCheckpoint(child)
+			return object.Status.HoldReason
+		}
+		Expect(after(2*quietWork)).To(ContainSubstring("has no pod"), "none runs")
+		job := w.jobs()[0]
+		w.startPod(&job)
+		store, claim, lease := w.claimOf(&job)
+		Expect(after(2*quietWork)).To(BeEmpty(), "it has only just begun")
+		Expect(after(quietWork - statusEvery)).To(BeEmpty())
+		silent := after(statusEvery)
+		Expect(silent).To(And(ContainSubstring("committed nothing for over 2 minutes"), ContainSubstring("kubectl logs -n "+w.namespace+" job/"+job.Name)))
+		Expect(after(time.Hour)).To(Equal(silent), "at rest the words stay")
+		object, _ := w.passCheckpoint(child)
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonBackfilling, "committed nothing")
+		Expect(object.Status.Rows).To(Or(BeNil(), HaveField("SecondsLeft", BeNil())))
+
+		By("a batch that is committed")
+		_, err := store.ScanBatch(w.ctx, claim, lease)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after(statusEvery)).To(BeEmpty())
+		Expect(after(quietWork)).To(Equal(silent))
+	})
+
 	It("stands still while a standby is too far behind, and says so", func() {
 		server := testdb.PostgresServer(GinkgoTB(), testdb.ServerOptions{})
 		w := newWorld()
