@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -61,10 +62,11 @@ const captureMost = 10000
 const writerVersionSetting = "syncbarrier.writer_version"
 
 // captureFunction is the name of the function that writes the changes of a table. Where it does not fit into the length of an
-// identifier, the table's name is cut and its hash stands behind it.
+// identifier, the table's name is cut and its hash stands behind it; so it does where the table is called like what that gives for another.
 func captureFunction(table string) string {
 	const prefix = "syncbarrier_capture_"
-	if len(prefix)+len(table) <= storage.MaxIdentifierBytes {
+	switch length := len(prefix) + len(table); {
+	case length <= storage.MaxIdentifierBytes-utf8.UTFMax, length <= storage.MaxIdentifierBytes && !hashed.MatchString(table):
 		return prefix + table
 	}
 	sum := sha256.Sum256([]byte(table))
@@ -75,6 +77,9 @@ func captureFunction(table string) string {
 	}
 	return prefix + table[:cut] + hash
 }
+
+// hashed matches a name with a hash of ours behind it.
+var hashed = regexp.MustCompile(`_[0-9a-f]{16}$`)
 
 // Captured partition keys (docs/design.md section 5): capture:<table>/=<text>, capture:<table>/null, capture:<table>/md5:<hex> for a text of
 // more than 200 bytes, which an index might not hold, capture:<table>/#<n> for a slice, capture:<table>/ for all.

@@ -18,7 +18,7 @@ const hostileSchema = `O" {schema}\ $syncbarrier$ WHEN (x) EXECUTE FUNCTION %s('
 var capturedNames = []string{
 	"user", "a", "a/=b", "a%2F=b", `say "hi"; DROP TABLE sync_commits; --`, "Title", "title", "it's", `back\slash`, "{schema}", "{of the row}", "%s %d",
 	"$1 $syncbarrier$", "two\nlines", " space ", "😀", "x) WHEN (true) EXECUTE FUNCTION f('", "_sb_new", "text", "old", "n", "k1", "insert",
-	strings.Repeat("n", 62) + "1", strings.Repeat("n", 62) + "2", strings.Repeat("日", 21),
+	strings.Repeat("n", 62) + "1", strings.Repeat("n", 62) + "2", strings.TrimPrefix(captureFunction(strings.Repeat("n", 62)+"1"), "syncbarrier_capture_"), strings.Repeat("日", 21),
 }
 
 // hostileValues are values of a partition column.

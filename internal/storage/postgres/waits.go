@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -86,30 +85,32 @@ func (w *waitWatch) look(ctx context.Context) (err error) {
 	}
 	return w.store.onConn(ctx, w.conn, whatWatch, txOptions{readOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
 		awaits := &tableLock{mode: accessExclusive}
-		var hopeless bool
+		var waits, failed, hopeless bool
 		err := tx.QueryRow(ctx, `
-			SELECT coalesce(n.nspname::text, ''),
+			SELECT l.pid IS NOT NULL,
+			       coalesce(a.state = 'idle in transaction (aborted)', false),
+			       coalesce(n.nspname::text, ''),
 			       coalesce(c.relname::text, ''),
 			       coalesce(clock_timestamp() - l.waitstart > make_interval(secs => $2::double precision), false)
 			       OR EXISTS (
 			            SELECT
 			              FROM unnest(pg_catalog.pg_blocking_pids(l.pid)) AS blocker
 			             WHERE l.pid = ANY (pg_catalog.pg_blocking_pids(blocker)))
-			  FROM pg_catalog.pg_locks l
+			  FROM pg_catalog.pg_stat_activity a
+			  LEFT JOIN pg_catalog.pg_locks l ON l.pid = a.pid AND NOT l.granted
 			  LEFT JOIN pg_catalog.pg_locks r ON r.pid = l.pid AND r.locktype = 'tuple'
 			  LEFT JOIN pg_catalog.pg_class c ON c.oid = coalesce(l.relation, r.relation)
 			  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-			 WHERE l.pid = $1::integer
-			   AND NOT l.granted
-			 LIMIT 1`, w.pid, w.bound.Seconds()).Scan(&awaits.schema, &awaits.table, &hopeless)
-		if errors.Is(err, pgx.ErrNoRows) {
-			w.note(nil)
-			return nil
-		}
-		if err != nil {
+			 WHERE a.pid = $1::integer
+			 LIMIT 1`, w.pid, w.bound.Seconds()).Scan(&waits, &failed, &awaits.schema, &awaits.table, &hopeless)
+		switch {
+		case err != nil:
 			return err
+		case waits:
+			w.note(awaits)
+		case !failed: // of one that failed, what it waited for last is what it failed by
+			w.note(nil)
 		}
-		w.note(awaits)
 		if hopeless {
 			_, err = tx.Exec(ctx, "SELECT pg_cancel_backend($1::integer)", w.pid)
 		}
