@@ -30,7 +30,13 @@ func TestNamesOfADatabaseWriteNoLineOfOurs(t *testing.T) {
 		}
 		closed(d.legible(t, 3, "", "gate", "--version", "7"))
 		closed(d.legible(t, 0, "", "status"))
-		closed(d.legible(t, 0, "", "checkpoint", "list"))
+		list := d.legible(t, 0, "", "checkpoint", "list")
+		closed(list)
+		for _, shown := range []string{`"x\ngate open: version 7"`, `"\tx\u200b"`, "-o=json ", "%s ", strings.Repeat("k", 97) + "... "} {
+			if !strings.Contains(list.out, "\n"+shown) {
+				t.Errorf("the list does not show %s:\n%s", shown, list.out)
+			}
+		}
 		closed(d.legible(t, 4, schemaV7, "apply", "-f", "-", "--timeout", "1s"))
 		for _, name := range hostile {
 			claim := d.legible(t, 0, "", "checkpoint", "claim", "--partition="+name, "-o", "json", "--", name).json(t)
