@@ -63,3 +63,38 @@ func TestANewerCatalogIsReportedAsSuch(t *testing.T) {
 	_, err = db.store.Plan(db.ctx, target(7, plainTodos()))
 	wantRefusal(t, err, storage.CodeNewerCatalog, "99")
 }
+
+func TestAStatusReadsOfActivatedCheckpointsOnlyWhatTheyCameTo(t *testing.T) {
+	db := todosDB(t, 100, "a", "b")
+	statements := func() (int, storage.CheckpointProgress) {
+		t.Helper()
+		store := openStore(t, Config{URL: db.url})
+		tracer := traced(t, store)
+		status, err := store.Status(db.ctx)
+		if err != nil || len(status.Checkpoints) == 0 {
+			t.Fatalf("%+v, %v", status, err)
+		}
+		return len(tracer.statements), status.Checkpoints[0]
+	}
+	claim := db.mustClaim(false)
+	if err := db.store.RecordError(db.ctx, claim, "got over"); err != nil {
+		t.Fatal(err)
+	}
+	db.complete(claim)
+	one, progress := statements()
+	if progress.Definition.Hash == "" || progress.Activated != 2 || progress.RowsDone != 100 || progress.RowsEstimated != 100 || progress.RangesTotal == 0 ||
+		progress.RangesDone != progress.RangesTotal || progress.ClaimToken != claim.Token || progress.LastError != "" || len(progress.Behind) != 0 {
+		t.Errorf("%+v", progress)
+	}
+	wanted := target(3, plainTodos(titleNorm, storage.Column{Name: "other", Type: storage.TypeString, Nullable: true}))
+	second := normCheckpoint("second", 3)
+	second.Backfill.Update.Set = map[string]string{"other": "upper(title)"}
+	second.Verify = nil
+	wanted.Checkpoints = []storage.Checkpoint{normCheckpoint("norm", 2, "a", "b"), second}
+	db.mustApply(wanted)
+	db.name = "second"
+	db.complete(db.mustClaim(false))
+	if two, _ := statements(); two-one > 4 {
+		t.Errorf("one more activated checkpoint takes %d statements more", two-one)
+	}
+}

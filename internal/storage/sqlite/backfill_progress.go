@@ -122,7 +122,7 @@ func readClaims(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgress
 // readFurthest judges every open row and keeps those that are furthest behind.
 func readFurthest(ctx context.Context, tx *sql.Conn, p *storage.CheckpointProgress) error {
 	open, err := readOpenRows(ctx, tx, claimRequest{name: p.Definition.Name})
-	if err != nil {
+	if err != nil || len(open) == 0 {
 		return err
 	}
 	w := &work{tx: tx, definition: p.Definition}
