@@ -146,7 +146,7 @@ func translateConnect(err error, what string) error {
 		return translate(err, what)
 	case isCleartext(err):
 		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err), Hint: hintCleartext}
-	case isCertificate(err):
+	case isCertificate(err), refusedCertificate(err) != "":
 		return &storage.Error{Code: storage.CodeAuthenticationFailed, Message: what, Err: withoutDetail(err)}
 	}
 	return translate(err, what)
@@ -225,6 +225,15 @@ func isCertificate(err error) bool {
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError // the last two by themselves where the driver verifies (sslmode=verify-ca)
 	return errors.As(err, &verification) || errors.As(err, &unknown) || errors.As(err, &invalid)
+}
+
+// refusedCertificate is what a server said by TLS of our certificate, in the words of the Go library; "" if it was not about that.
+func refusedCertificate(err error) string {
+	var remote *net.OpError
+	if errors.As(err, &remote) && remote.Op == "remote error" && strings.Contains(remote.Err.Error(), "certificate") {
+		return remote.Err.Error()
+	}
+	return ""
 }
 
 // isNetwork says that the connection broke. A closed transaction or connection that we use again by a defect of ours is none.

@@ -61,6 +61,8 @@ func reason(err error) string {
 		return "its host could not be looked up"
 	case isCertificate(err):
 		return certificateReason(err)
+	case refusedCertificate(err) != "":
+		return "the server refuses our certificate: " + refusedCertificate(err)
 	case isCleartext(err):
 		return "the server asks for the password in clear text"
 	case errors.As(err, &number):
@@ -106,9 +108,9 @@ func certificateReason(err error) string {
 	case errors.As(err, &name):
 		return "the server's certificate is for another name"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the server's certificate is not valid at this time"
+		return "the server's certificate has expired, or is not valid yet"
 	case errors.As(err, &unknown):
-		return "the server's certificate is signed by an authority that is not trusted"
+		return "the server's certificate is signed by an unknown authority"
 	}
 	return "the server's certificate is not trusted"
 }

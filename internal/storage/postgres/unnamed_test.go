@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"net/url"
@@ -33,8 +34,8 @@ type impostor struct {
 	serving *sync.WaitGroup
 }
 
-// newImpostor listens until the test ends. asks are what it says to a client that begins; with certificates it speaks TLS to whoever wants.
-func newImpostor(t *testing.T, certificate *tls.Certificate, asks ...pgproto3.BackendMessage) impostor {
+// newImpostor listens until the test ends. asks are what it says to a client that begins; with a configuration it speaks TLS to whoever wants.
+func newImpostor(t *testing.T, config *tls.Config, asks ...pgproto3.BackendMessage) impostor {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,7 +50,7 @@ func newImpostor(t *testing.T, certificate *tls.Certificate, asks ...pgproto3.Ba
 				return
 			}
 			i.serving.Go(func() {
-				i.heard <- serveImpostor(conn, certificate, asks)
+				i.heard <- serveImpostor(conn, config, asks)
 				_ = conn.Close()
 			})
 		}
@@ -57,7 +58,7 @@ func newImpostor(t *testing.T, certificate *tls.Certificate, asks ...pgproto3.Ba
 	return i
 }
 
-func serveImpostor(conn net.Conn, certificate *tls.Certificate, asks []pgproto3.BackendMessage) string {
+func serveImpostor(conn net.Conn, config *tls.Config, asks []pgproto3.BackendMessage) string {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return ""
 	}
@@ -71,15 +72,16 @@ func serveImpostor(conn net.Conn, certificate *tls.Certificate, asks []pgproto3.
 			break
 		}
 		answer := byte('S')
-		if certificate == nil {
+		if config == nil {
 			answer = 'N'
 		}
 		if _, err := conn.Write([]byte{answer}); err != nil {
 			return ""
 		}
-		if certificate != nil {
-			secure := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*certificate}})
+		if config != nil {
+			secure := tls.Server(conn, config)
 			if secure.Handshake() != nil {
+				_, _ = io.Copy(io.Discard, conn) // or what was said last would be lost with what was not read
 				return ""
 			}
 			backend = pgproto3.NewBackend(secure, secure)
@@ -99,7 +101,7 @@ func serveImpostor(conn net.Conn, certificate *tls.Certificate, asks []pgproto3.
 }
 
 // newCertificate makes a certificate for the address 127.0.0.1, signed by itself, and the file of a CA that is it.
-func newCertificate(t *testing.T) (*tls.Certificate, string) {
+func newCertificate(t *testing.T) (*tls.Config, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -118,7 +120,7 @@ func newCertificate(t *testing.T) (*tls.Certificate, string) {
 	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, file
 }
 
 // TestAPasswordGoesOutInClearTextToAKnownServerAlone: a server that anybody put up asks for the password as it is.
@@ -193,6 +195,9 @@ func TestWhyAConnectionIsNotMadeIsSaidWithoutAWordOfItsAddress(t *testing.T) {
 	certificate, ca := newCertificate(t)
 	secure := newImpostor(t, certificate, &pgproto3.AuthenticationCleartextPassword{})
 	_, otherCA := newCertificate(t)
+	demanding, demandingCA := newCertificate(t)
+	demanding.ClientAuth = tls.RequireAnyClientCert
+	demands := newImpostor(t, demanding)
 	says := func(state, message string) string {
 		return newImpostor(t, nil, &pgproto3.ErrorResponse{Severity: "FATAL", Code: state, Message: message, Detail: "S3CRET"}).address
 	}
@@ -216,8 +221,10 @@ func TestWhyAConnectionIsNotMadeIsSaidWithoutAWordOfItsAddress(t *testing.T) {
 		{"port", "postgres://u:p@127.0.0.1:1/app" + off, "", storage.CodeConnectionLost, "connection refused"},
 		{"a name that the certificate is not for", "postgres://u:p@" + strings.Replace(secure.address, "127.0.0.1", "localhost", 1) + "/app?sslmode=verify-full", ca,
 			storage.CodeAuthenticationFailed, "for another name"},
-		{"an authority that is not trusted", "postgres://u:p@" + secure.address + "/app?sslmode=verify-full", otherCA, storage.CodeAuthenticationFailed, "not trusted"},
-		{"the same without the name", "postgres://u:p@" + secure.address + "/app?sslmode=verify-ca", otherCA, storage.CodeAuthenticationFailed, "not trusted"},
+		{"an authority that is not trusted", "postgres://u:p@" + secure.address + "/app?sslmode=verify-full", otherCA, storage.CodeAuthenticationFailed, "unknown authority"},
+		{"the same without the name", "postgres://u:p@" + secure.address + "/app?sslmode=verify-ca", otherCA, storage.CodeAuthenticationFailed, "unknown authority"},
+		{"a certificate that is missing", "postgres://u:p@" + demands.address + "/app?sslmode=verify-full", demandingCA, storage.CodeAuthenticationFailed,
+			"refuses our certificate: tls: certificate required"},
 		{"no TLS there", changed(t, dsn, func(u *url.URL) { u.RawQuery = "sslmode=require" }), "", storage.CodeConnectionLost, "takes no TLS"},
 		{"clear text", "postgres://u:p@" + secure.address + "/app?sslmode=require", "", storage.CodeAuthenticationFailed, "clear text"},
 		{"another method", "postgres://u:p@" + secure.address + "/app?require_auth=md5", "", storage.CodeAuthenticationFailed, "clear text"},
