@@ -76,8 +76,8 @@ func TestDefinitionsHaveNamesColumnsAndStatus(t *testing.T) {
 		short   string
 		columns []string
 	}{
-		"syncschemas":         {"ssch", []string{"Version", "Stored", "Gate", "Ready", "Reason", "Fence", "Age"}},
-		"backfillcheckpoints": {"bfc", []string{"Schema", "Checkpoint", "Version", "State", "Partitions", "Activated", "Rows", "Estimated", "Verdict", "Ready", "Reason", "Age"}},
+		"syncschemas":         {"ssch", []string{"Version", "Stored", "Gate", "Ready", "Reason", "Fence", "Message", "Age"}},
+		"backfillcheckpoints": {"bfc", []string{"Schema", "Checkpoint", "Version", "State", "Partitions", "Activated", "Rows", "Estimated", "Verdict", "Ready", "Reason", "Message", "Age"}},
 	}
 	for plural, definition := range definitions(t) {
 		names, version := definition.Spec.Names, definition.Spec.Versions[0]
