@@ -148,13 +148,16 @@ var _ = Describe("A Job that others lay hands on", func() {
 		Expect(epoch()).To(BeEquivalentTo(2))
 	})
 
-	It("is tried again once for a request of a person whose clock is behind, and not again for the same one", func() {
+	It("is tried again once for each request of a person whose clock is behind, or who writes no time, and not again for the same one", func() {
 		begin(wrong)
 		w.runWorkers()
-		for n := range 3 {
+		behind := func(hours time.Duration) string {
+			return w.clock.Now().Add(-hours * time.Hour).UTC().Format(time.RFC3339)
+		}
+		for n, request := range []string{behind(1), behind(2), "now; please", strings.Repeat("é", 50_000)} {
 			w.passCheckpoint(child)
 			w.clock.advance(statusEvery)
-			w.annotate(w.schema(), AnnotationRetry, w.clock.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+			w.annotate(w.schema(), AnnotationRetry, request)
 			w.passCheckpoint(child)
 			Expect(epoch()).To(BeEquivalentTo(n + 2))
 			w.runWorkers()
@@ -162,6 +165,9 @@ var _ = Describe("A Job that others lay hands on", func() {
 			expectStalled(object.Status.Conditions, v1alpha1.ReasonVerificationFailed, "no-seven")
 			Expect(epoch()).To(BeEquivalentTo(n + 2))
 		}
+		Expect(suite.admin.Patch(w.ctx, w.schema(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`)))).To(Succeed())
+		w.passCheckpoint(child)
+		Expect(epoch()).To(BeEquivalentTo(5), "a request that is taken back is none")
 	})
 
 	It("is looked after where the events that explain it may not be read", func() {

@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"sync"
 	"time"
@@ -112,17 +114,26 @@ func lastFailure(jobs []batchv1.Job) (last failure) {
 	return last
 }
 
-// retries are the times at which a person asked for another attempt, on the checkpoint and on its schema, as they stand in the annotations.
+// retries are the requests of a person for another attempt, on the checkpoint and on its schema, as they stand in the annotations: times.
 func (p *checkpointPass) retries() [2]string {
 	return [2]string{p.object.Annotations[AnnotationRetry], p.schema.Annotations[AnnotationRetry]}
 }
 
-// retriesDone is what a Job that is made now answers, for its annotation: every request but one for a time to come.
+// retryMark stands for a request in the annotation of the Job that answers it: anybody may write anything, of any length, for a time.
+func retryMark(request string) string {
+	if request == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(request))
+	return hex.EncodeToString(sum[:4])
+}
+
+// retriesDone is what a Job that is made now answers: every request but one for a time to come.
 func (p *checkpointPass) retriesDone() string {
-	done := p.retries()
-	for i, value := range done {
-		if at, err := time.Parse(time.RFC3339, value); err != nil || at.After(p.now) {
-			done[i] = ""
+	var done [2]string
+	for i, request := range p.retries() {
+		if at, err := time.Parse(time.RFC3339, request); err != nil || !at.After(p.now) {
+			done[i] = retryMark(request)
 		}
 	}
 	return strings.Join(done[:], ";")
@@ -130,7 +141,7 @@ func (p *checkpointPass) retriesDone() string {
 
 // retryAsked says whether a person asked for another attempt since the last one ended. Which requests that one answered stands on its Job, so that no
 // clock has to agree with another; for a Job that does not say it, and for one that is gone, the times tell. A time that is still to come asks for
-// an attempt then, and not for every one until then; in is how long that is, 0 for never.
+// an attempt then, and not for every one until then; in is how long that is, 0 for never. What is no time at all asks for one now.
 func (p *checkpointPass) retryAsked(since failure) (asked bool, in time.Duration) {
 	if since.at.IsZero() {
 		return false, 0
@@ -139,11 +150,11 @@ func (p *checkpointPass) retryAsked(since failure) (asked bool, in time.Duration
 	if since.job != nil {
 		answered = strings.Split(since.job.Annotations[annotationRetried], ";")
 	}
-	for i, value := range p.retries() {
-		at, err := time.Parse(time.RFC3339, value)
+	for i, request := range p.retries() {
+		at, err := time.Parse(time.RFC3339, request)
 		known := len(answered) == len(p.retries())
 		switch {
-		case err != nil, known && value == answered[i], !known && at.Before(since.at):
+		case request == "", known && retryMark(request) == answered[i], !known && (err != nil || at.Before(since.at)):
 		case !at.After(p.now):
 			asked = true
 		case in == 0 || at.Sub(p.now) < in:
