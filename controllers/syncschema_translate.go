@@ -144,7 +144,9 @@ func (r *SyncSchemaReconciler) checkFence(ctx context.Context, pass *schemaPass)
 		pass.attempt = state
 		r.attempts.put(pass.object.UID, state)
 	}
-	pass.fenceBroken = describeFence(state.fence)
+	if text := state.fence.Summary(); text != "" {
+		pass.fenceBroken = text + " (" + storage.HintFence + ")"
+	}
 	return nil
 }
 
@@ -160,23 +162,4 @@ func foreignOwner(owner *storage.Owner, cluster string, object *v1alpha1.SyncSch
 		return ""
 	}
 	return owner.String()
-}
-
-func describeFence(report *storage.FenceReport) string {
-	if report == nil || report.Intact() {
-		return ""
-	}
-	const most = 5
-	var problems []string
-	for _, finding := range report.Findings[:min(most, len(report.Findings))] {
-		problems = append(problems, finding.Object+" "+finding.Problem)
-	}
-	text := "the fence or its guards are weakened: " + strings.Join(problems, "; ")
-	if more := len(report.Findings) - most; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	if report.GotIn > 0 {
-		text += fmt.Sprintf("; %d commits got in below the fence", report.GotIn)
-	}
-	return text + " (syncbarrier fence check shows all of it, fence repair puts back what can be put back)"
 }

@@ -79,20 +79,10 @@ func (s *Store) judgeFence(ctx context.Context, q querier, found foundCatalog) (
 // requireFence is checkFence for a barrier: CodeFenceBroken with the findings, if there are any.
 func (s *Store) requireFence(ctx context.Context, q querier) error {
 	report, err := s.checkFence(ctx, q)
-	if err != nil || report.Intact() {
+	if err != nil {
 		return err
 	}
-	const most = 5
-	var problems []string
-	for _, finding := range report.Findings[:min(most, len(report.Findings))] {
-		problems = append(problems, finding.Object+" "+finding.Problem)
-	}
-	text := strings.Join(problems, "; ")
-	if more := len(report.Findings) - most; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
-	}
-	return storage.Refuse(storage.CodeFenceBroken, "the fence or its guards are weakened: %s", text).
-		WithHint("fence check shows all of it, fence repair puts back what can be put back")
+	return report.Refusal()
 }
 
 // relationFindings: tables that are gone, that the functions cannot use, or whose content can vanish.

@@ -228,16 +228,11 @@ func checkMarker(marker *storage.Marker, history []storage.HistoryRow) []storage
 	return []storage.FenceFinding{finding}
 }
 
-// refuseWeakened refuses to go on beside a fence or guards that are not as they were installed. CodeFenceBroken names each finding.
+// refuseWeakened refuses to go on beside a fence or guards that are not as they were installed. CodeFenceBroken names the findings.
 func refuseWeakened(ctx context.Context, q querier, objects schemaObjects) error {
 	findings, err := checkTriggers(ctx, q, objects)
-	if err != nil || len(findings) == 0 {
+	if err != nil {
 		return err
 	}
-	problems := make([]string, len(findings))
-	for i, finding := range findings {
-		problems[i] = finding.Object + ": " + finding.Problem
-	}
-	return storage.Refuse(storage.CodeFenceBroken, "%s", strings.Join(problems, "; ")).
-		WithHint("see `syncbarrier fence check`, and put it back with `syncbarrier fence repair`")
+	return storage.FenceReport{Findings: findings}.Refusal()
 }
