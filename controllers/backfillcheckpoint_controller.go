@@ -99,13 +99,6 @@ func (r *BackfillCheckpointReconciler) run(ctx context.Context, pass *checkpoint
 // checkpointPhase does its part of a pass, as a schemaPhase does.
 type checkpointPhase func(ctx context.Context, pass *checkpointPass) (*verdict, error)
 
-func (r *BackfillCheckpointReconciler) now() time.Time {
-	if r.Clock == nil {
-		return time.Now()
-	}
-	return r.Clock.Now()
-}
-
 func (r *BackfillCheckpointReconciler) resync() time.Duration {
 	if r.Resync > 0 {
 		return r.Resync

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
 	"github.com/syncbarrier/syncbarrier/internal/manifest"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -36,8 +37,9 @@ type checkpointPass struct {
 }
 
 func (r *BackfillCheckpointReconciler) begin(object *v1alpha1.BackfillCheckpoint) *checkpointPass {
-	before, _ := r.statuses.current(object, &object.Status, r.now()).(*v1alpha1.BackfillCheckpointStatus) // it holds nothing else
-	pass := &checkpointPass{object: object, before: *before.DeepCopy(), now: r.now(), underway: v1alpha1.ReasonBackfilling}
+	now := clock.Or(r.Clock).Now()
+	before, _ := r.statuses.current(object, &object.Status, now).(*v1alpha1.BackfillCheckpointStatus) // it holds nothing else
+	pass := &checkpointPass{object: object, before: *before.DeepCopy(), now: now, underway: v1alpha1.ReasonBackfilling}
 	pass.before.Conditions = ownConditions(pass.before.Conditions)
 	return pass
 }

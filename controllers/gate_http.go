@@ -117,10 +117,10 @@ func (s *GateServer) answer(w http.ResponseWriter, request *http.Request) gateAn
 		return gateAnswer{Reason: v1alpha1.ReasonSchemaNotFound}
 	}
 	read := s.Gates.Read(request.Context(), &object, answerAge*4/5)
-	if s.now().Sub(read.At) > answerAge { // the database took that long to answer
+	if clock.Or(s.Clock).Now().Sub(read.At) > answerAge { // the database took that long to answer
 		read = GateRead{Problem: "the database does not answer in time", At: read.At}
 	}
-	return answerOf(version, afterRead(factsOf(&object, s.now()), read, s.Cluster, &object))
+	return answerOf(version, afterRead(factsOf(&object, clock.Or(s.Clock).Now()), read, s.Cluster, &object))
 }
 
 // answerOf is the database's own answer, unless a person has decided. A database schema of another owner has none about this SyncSchema.
@@ -140,11 +140,4 @@ func answerOf(version int64, facts podgate.Facts) gateAnswer {
 		answer.Open, answer.Reason = true, v1alpha1.ReasonReportOnly
 	}
 	return answer
-}
-
-func (s *GateServer) now() time.Time {
-	if s.Clock == nil {
-		return time.Now()
-	}
-	return s.Clock.Now()
 }

@@ -98,7 +98,7 @@ func (g *Gates) Read(ctx context.Context, object *v1alpha1.SyncSchema, maxAge ti
 	defer cancel()
 	connection, err := g.address(ctx, object)
 	if err != nil {
-		return GateRead{Problem: err.Error(), At: g.now()}
+		return GateRead{Problem: err.Error(), At: clock.Or(g.Clock).Now()}
 	}
 	read := g.database(connection).read(ctx, g, connection, maxAge)
 	gateReads.WithLabelValues(outcomeOf(read)).Inc()
@@ -112,17 +112,10 @@ func outcomeOf(read GateRead) string {
 	return "read"
 }
 
-func (g *Gates) now() time.Time {
-	if g.Clock == nil {
-		return time.Now()
-	}
-	return g.Clock.Now()
-}
-
 // address resolves the address of an object's database. At 250 ms its Secret is not asked of the API server each time, whether the database
 // answers or not: one that was changed takes effect once the address is no longer kept.
 func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Connection, error) {
-	name, now := client.ObjectKeyFromObject(object), g.now()
+	name, now := client.ObjectKeyFromObject(object), clock.Or(g.Clock).Now()
 	g.mu.Lock()
 	known, ok := g.addresses[name]
 	g.mu.Unlock()
@@ -149,7 +142,7 @@ func (g *Gates) address(ctx context.Context, object *v1alpha1.SyncSchema) (Conne
 
 // database gives what is kept of the database that a connection leads to. Databases that nobody asked for in a while are forgotten.
 func (g *Gates) database(connection Connection) *gateDatabase {
-	key, now := connection.key(), g.now()
+	key, now := connection.key(), clock.Or(g.Clock).Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.databases == nil {
@@ -224,7 +217,7 @@ func unanswered(err error) bool {
 // itself and has a gate that is closed.
 func (g *Gates) readSchemas(ctx context.Context, connection Connection, schemas []string) (gates []storage.ServeGate, began time.Time, err error) {
 	lease, err := g.Databases.Acquire(ctx, connection)
-	began = g.now()
+	began = clock.Or(g.Clock).Now()
 	if err != nil {
 		return nil, began, err
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/syncbarrier/syncbarrier/internal/clock"
 )
 
 // Who waits for a database that does not answer does nothing else, and there is a bounded number of workers. So a few wait for as long as a read
@@ -37,10 +39,10 @@ func (r *gateRound) patience(silent bool) time.Duration {
 // read gives the gate of a schema from a read that is young enough, or began after it was asked for. It waits for the round under way, or
 // begins one.
 func (d *gateDatabase) read(ctx context.Context, g *Gates, connection Connection, maxAge time.Duration) GateRead {
-	asked := g.now()
+	asked := clock.Or(g.Clock).Now()
 	for {
 		d.mu.Lock()
-		now := g.now()
+		now := clock.Or(g.Clock).Now()
 		if read, ok := d.reads[connection.Schema]; ok && (now.Sub(read.At) < maxAge || !read.At.Before(asked)) {
 			d.mu.Unlock()
 			return read

@@ -103,7 +103,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 			r.Refusals = &PodRefusals{}
 		}
 	})
-	pass := &podPass{name: request.NamespacedName, now: r.now()}
+	pass := &podPass{name: request.NamespacedName, now: clock.Or(r.Clock).Now()}
 	if err := r.find(ctx, pass); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -312,13 +312,6 @@ func (p *podPass) summary() string {
 		counts[key]++
 	}
 	return gate + fmt.Sprint(p.refused, counts) // maps are printed in the order of their keys
-}
-
-func (r *PodReconciler) now() time.Time {
-	if r.Clock == nil {
-		return time.Now()
-	}
-	return r.Clock.Now()
 }
 
 // longestPodRetry bounds the pause after passes that failed: pods wait for them.

@@ -147,13 +147,6 @@ func (r *SyncSchemaReconciler) forget(name types.NamespacedName) {
 	forgetSchema(name.Namespace, name.Name, v1alpha1.KindSyncSchema)
 }
 
-func (r *SyncSchemaReconciler) now() time.Time {
-	if r.Clock == nil {
-		return time.Now()
-	}
-	return r.Clock.Now()
-}
-
 func (r *SyncSchemaReconciler) resync() time.Duration {
 	if r.Resync > 0 {
 		return r.Resync

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/clock"
 	"github.com/syncbarrier/syncbarrier/internal/podgate"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
 )
@@ -39,9 +40,10 @@ type schemaPass struct {
 }
 
 func (r *SyncSchemaReconciler) begin(object *v1alpha1.SyncSchema) *schemaPass {
-	before, _ := r.statuses.current(object, &object.Status, r.now()).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
+	now := clock.Or(r.Clock).Now()
+	before, _ := r.statuses.current(object, &object.Status, now).(*v1alpha1.SyncSchemaStatus) // it holds nothing else
 	pass := &schemaPass{
-		object: object, before: *before.DeepCopy(), now: r.now(), cluster: r.Cluster, underway: v1alpha1.ReasonMigrating,
+		object: object, before: *before.DeepCopy(), now: now, cluster: r.Cluster, underway: v1alpha1.ReasonMigrating,
 		attempt: r.attempts.get(object.UID, triggerOf(object)), advice: r.advices.get(object.UID, object.Spec.Version),
 	}
 	pass.before.Conditions = ownConditions(pass.before.Conditions)

@@ -95,7 +95,7 @@ func isGroup(apiVersion, group string) bool {
 
 // makerOf gives what owns a ReplicaSet, nil for nothing. Errors: those of the API server.
 func (w *Workloads) makerOf(ctx context.Context, namespace string, replicaSet *metav1.OwnerReference) (*metav1.OwnerReference, error) {
-	now := w.now()
+	now := clock.Or(w.Clock).Now()
 	w.mu.Lock()
 	kept, ok := w.makers[replicaSet.UID]
 	w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *Workloads) makerOf(ctx context.Context, namespace string, replicaSet *m
 
 // detailsOf reads a workload.
 func (w *Workloads) detailsOf(ctx context.Context, namespace string, owner *metav1.OwnerReference) (workload, error) {
-	now := w.now()
+	now := clock.Or(w.Clock).Now()
 	w.mu.Lock()
 	kept, ok := w.details[owner.UID]
 	w.mu.Unlock()
@@ -200,11 +200,4 @@ func newWorkloadObject(owner *metav1.OwnerReference) client.Object {
 		return rollout
 	}
 	return nil
-}
-
-func (w *Workloads) now() time.Time {
-	if w.Clock == nil {
-		return time.Now()
-	}
-	return w.Clock.Now()
 }

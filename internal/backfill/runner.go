@@ -133,12 +133,7 @@ func (r *Runner) Run(ctx context.Context, claim storage.Claim, share Share) erro
 	return err
 }
 
-func (r *Runner) time() clock.Clock {
-	if r.Clock == nil {
-		return clock.Real{}
-	}
-	return r.Clock
-}
+func (r *Runner) time() clock.Clock { return clock.Or(r.Clock) }
 
 func (r *Runner) report(event Event) {
 	if r.Report != nil {

@@ -142,9 +142,4 @@ func (e *Engine) WaitForGate(ctx context.Context, running int64, every time.Dura
 	}
 }
 
-func (e *Engine) time() clock.Clock {
-	if e.Clock == nil {
-		return clock.Real{}
-	}
-	return e.Clock
-}
+func (e *Engine) time() clock.Clock { return clock.Or(e.Clock) }

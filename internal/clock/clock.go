@@ -16,6 +16,14 @@ type Clock interface {
 // Real is the process's own clock.
 type Real struct{}
 
+// Or is the clock, or the process's own where none was given.
+func Or(c Clock) Clock {
+	if c == nil {
+		return Real{}
+	}
+	return c
+}
+
 // Now is time.Now.
 func (Real) Now() time.Time { return time.Now() }
 
