@@ -113,6 +113,9 @@ func judge(err error, underway string) *verdict {
 	return reconciling(defaultRetry, underway, "%s", err)
 }
 
+// maxTableName is what a table has at most with its schema before it: twice the longest name, and a dot.
+const maxTableName = 2*63 + 1
+
 // maxMessage is what a condition's message may have (metav1.Condition).
 const maxMessage = 32768
 

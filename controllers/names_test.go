@@ -176,6 +176,19 @@ var _ = Describe("Names that need care", func() {
 		Expect(w.number(`SELECT count(*) FROM pg_class WHERE relname LIKE 'sync\_%'`)).To(BeZero(), "not even a catalog was made")
 	})
 
+	It("stand in a plan whole, with those of their schemas", func() {
+		schema, table := strings.Repeat("s", 63), strings.Repeat("é", 31)+"t"
+		w.sql(`CREATE SCHEMA "` + schema + `" CREATE TABLE "` + table + `" (i int)`)
+		w.apply(w.clinic(6))
+		w.bring()
+		w.apply(w.clinic(7, withSQL(7, `ALTER TABLE "`+schema+`"."`+table+`" ADD COLUMN "on" int`), func(s *v1alpha1.SyncSchema) {
+			s.Spec.Strategy = &v1alpha1.Strategy{Cutover: v1alpha1.CutoverOnApproval}
+		}))
+		object, _ := w.pass()
+		Expect(object.Status.Plan).NotTo(BeNil())
+		Expect(object.Status.Plan.Locks).To(ContainElement(HaveField("Table", schema+"."+table)))
+	})
+
 	It("that the definition does not admit are refused by the API server, by their fields", func() {
 		for path, change := range map[string]func(*v1alpha1.SyncSchema){
 			"metadata.name":                      func(s *v1alpha1.SyncSchema) { s.Name = strings.Repeat("n", 64) },

@@ -63,7 +63,7 @@ func planStatus(plan storage.Plan, version int64) *v1alpha1.Plan {
 		ExpectedPauseMilliseconds: plan.ExpectedPause.Milliseconds(),
 	}
 	for _, lock := range plan.Locks[:min(len(plan.Locks), maxPlanLocks)] {
-		out.Locks = append(out.Locks, v1alpha1.PlannedLock{Table: cut(lock.Table, 63), Mode: cut(lock.Mode, 63)})
+		out.Locks = append(out.Locks, v1alpha1.PlannedLock{Table: cut(lock.Table, maxTableName), Mode: cut(lock.Mode, 63)})
 	}
 	rewritten, backfilled := map[string]bool{}, map[string]bool{}
 	for _, step := range plan.Decision.Steps {

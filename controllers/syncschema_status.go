@@ -77,7 +77,7 @@ func (r *SyncSchemaReconciler) statusOf(pass *schemaPass) v1alpha1.SyncSchemaSta
 	for _, blocker := range pass.attempt.blockers[:min(len(pass.attempt.blockers), maxBlockers)] {
 		out.Blockers = append(out.Blockers, v1alpha1.Blocker{
 			Kind: cut(blocker.Kind, 63), PID: int32(blocker.PID), Name: cut(blocker.Name, 256), User: cut(blocker.User, 63),
-			Table: cut(blocker.Table, 63), HeldSeconds: blocker.HeldSeconds,
+			Table: cut(blocker.Table, maxTableName), HeldSeconds: blocker.HeldSeconds,
 		})
 	}
 	if pass.pods != nil {

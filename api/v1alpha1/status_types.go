@@ -132,10 +132,10 @@ type Plan struct {
 
 // PlannedLock is one table lock of a plan.
 type PlannedLock struct {
-	// table is the table.
+	// table is the table, behind its schema and a dot if that is not the one that Syncbarrier works in.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:MaxLength=127
 	Table string `json:"table"`
 
 	// mode is the lock mode in the database's words.
@@ -169,9 +169,9 @@ type Blocker struct {
 	// +kubebuilder:validation:MaxLength=63
 	User string `json:"user,omitempty"`
 
-	// table is the table whose lock it held. If omitted it is not known.
+	// table is the table whose lock it held, as in the plan. If omitted it is not known.
 	// +optional
-	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:MaxLength=127
 	Table string `json:"table,omitempty"`
 
 	// heldSeconds is how long its transaction had been open, in seconds. If omitted less than one.
