@@ -254,7 +254,7 @@ var _ = Describe("The condition of a pod", func() {
 		}
 		Expect(g.state(fresh)).To(Equal(unreachable))
 		object, _ := g.pass()
-		expectWaiting(object.Status.Conditions, v1alpha1.ReasonConnectionLost, "127.0.0.1:1")
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonConnectionLost, `the database of key "uri" of Secret "clinic-app": connection refused`)
 		for _, pod := range proven {
 			Expect(g.read(pod).ResourceVersion).To(Equal(versions[pod.Name]), "nothing was written")
 		}
