@@ -133,18 +133,12 @@ func (d *decider) checkVersion() error {
 	return nil
 }
 
-// checkAppliedEntries: what belongs to an applied version matches what was recorded, or is absent. A database that was
-// never ours below its marker has no record, and such entries are taken as done.
+// checkAppliedEntries: what belongs to an applied version matches what was recorded, or is absent. Of versions that another program brought the
+// database past there is no record: their SQL is taken as run, for the marker says so, but that a backfill was done has to be shown.
 func (d *decider) checkAppliedEntries() error {
-	if len(d.facts.History) == 0 {
-		return nil
-	}
 	for _, m := range d.target.Migrations {
-		if m.Version > d.facts.stored() {
-			continue
-		}
 		row, ok := d.facts.historyOf(m.Version)
-		if !ok && d.beforeOurRecord(m.Version) {
+		if m.Version > d.facts.stored() || !ok && d.beforeOurRecord(m.Version) {
 			continue
 		}
 		if row.Entries.Migration != m.Hash() {
@@ -156,26 +150,41 @@ func (d *decider) checkAppliedEntries() error {
 		if c.Version > d.facts.stored() {
 			continue
 		}
-		row, known := d.facts.historyOf(c.Version)
-		if !known && d.beforeOurRecord(c.Version) {
-			continue
-		}
-		recorded, ok := row.Entries.Checkpoints[c.Name]
-		switch {
-		case !ok && c.Standalone: // declared later, by DeclareCheckpoint, or refused there
-		case !ok:
-			return Refuse(CodeContentDrift, "checkpoints: %q was not part of version %d when it was applied", c.Name, c.Version).
-				WithHint("give it a new, higher version")
-		case recorded.Hash != c.Hash():
-			return Refuse(CodeContentDrift, "checkpoints: %q of version %d is not what was applied", c.Name, c.Version).
-				WithHint("an applied version does not change; give the new backfill a new name and a higher version")
+		if err := d.checkAppliedCheckpoint(c); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// beforeOurRecord: another program brought the database past this version before we knew it.
+func (d *decider) checkAppliedCheckpoint(c Checkpoint) error {
+	row, known := d.facts.historyOf(c.Version)
+	if !known && d.beforeOurRecord(c.Version) {
+		if declared, ok := d.facts.Known[c.Name]; c.Standalone || ok && declared.Version == c.Version {
+			return nil
+		}
+		return Refuse(CodeContentDrift, "checkpoints: the database reached version %d without checkpoint %q: nothing shows that its backfill was done",
+			c.Version, c.Name).
+			WithHint("give it a new name and a higher version; or, if its data is known to be complete, take it out of the file")
+	}
+	recorded, ok := row.Entries.Checkpoints[c.Name]
+	switch {
+	case !ok && c.Standalone: // declared later, by DeclareCheckpoint, or refused there
+	case !ok:
+		return Refuse(CodeContentDrift, "checkpoints: %q was not part of version %d when it was applied", c.Name, c.Version).
+			WithHint("give it a new, higher version")
+	case recorded.Hash != c.Hash():
+		return Refuse(CodeContentDrift, "checkpoints: %q of version %d is not what was applied", c.Name, c.Version).
+			WithHint("an applied version does not change; give the new backfill a new name and a higher version")
+	}
+	return nil
+}
+
+// beforeOurRecord: another program brought the database past this version before we knew it, or our record of it was removed.
 func (d *decider) beforeOurRecord(version int64) bool {
+	if len(d.facts.History) == 0 {
+		return true
+	}
 	first := d.facts.History[0]
 	return version < first.Version && !first.Entries.Fresh
 }
@@ -291,7 +300,8 @@ func (d *decider) chooseOutcome() error {
 	row, known := d.facts.historyOf(d.target.Version)
 	if !known {
 		d.decision.Outcome = Adopt
-		return d.checkAdoption()
+		d.warnOfAdoption()
+		return nil
 	}
 	if hash := d.target.ContentHash(d.target.Version); row.ContentHash != hash {
 		return Refuse(CodeContentDrift, "version %d was applied with other content (hash %.12s, now %.12s)", d.target.Version, row.ContentHash, hash).
@@ -301,21 +311,14 @@ func (d *decider) chooseOutcome() error {
 	return nil
 }
 
-// checkAdoption: what another program did at this version cannot be known, but what it must have declared can.
-func (d *decider) checkAdoption() error {
-	for _, c := range d.target.Checkpoints {
-		if known, ok := d.facts.Known[c.Name]; !c.Standalone && c.Version == d.target.Version && (!ok || known.Version != c.Version) {
-			return Refuse(CodeContentDrift, "checkpoints: the database reached version %d without checkpoint %q", c.Version, c.Name).
-				WithHint("give it a new, higher version")
-		}
-	}
+// warnOfAdoption: what another program did at this version cannot be known.
+func (d *decider) warnOfAdoption() {
 	for _, m := range d.target.Migrations {
 		if m.Version == d.target.Version {
 			d.decision.Warnings = append(d.decision.Warnings,
 				fmt.Sprintf("the SQL of version %d is taken as already run: another program brought the database there", m.Version))
 		}
 	}
-	return nil
 }
 
 func (d *decider) finishUnchanged() (Decision, error) {

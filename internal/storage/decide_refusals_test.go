@@ -95,6 +95,11 @@ func known(f *Facts, c Checkpoint) {
 	f.Known[c.Name] = KnownCheckpoint{Version: c.Version, Hash: c.Hash(), Tables: []string{"todos"}}
 }
 
+// byProgram is a checkpoint that a program of the sync protocol declared, and activated: it records no content.
+func byProgram(f *Facts, name string, version int64) {
+	f.Known[name] = KnownCheckpoint{Version: version, Tables: []string{"todos"}}
+}
+
 func open(f *Facts, c Checkpoint) {
 	known(f, c)
 	entry := f.Known[c.Name]
@@ -135,6 +140,18 @@ func TestWhatWasAppliedDoesNotChange(t *testing.T) {
 			f.History[0].Entries.Fresh = true
 			t.Checkpoints = []Checkpoint{fillNorm("early", 3)}
 		}, CodeContentDrift, []string{`"early"`}},
+		"a checkpoint from before we knew the database, that nobody declared there": {func(t *Target, _ *Facts) {
+			t.Checkpoints = []Checkpoint{fillNorm("early", 3)}
+		}, CodeContentDrift, []string{`"early"`, "nothing shows that its backfill was done"}},
+		"a checkpoint of a lower version, where the record was removed": {func(t *Target, f *Facts) {
+			f.History = nil
+			t.Checkpoints = []Checkpoint{fillNorm("early", 3)}
+		}, CodeContentDrift, []string{`"early"`, "nothing shows that its backfill was done"}},
+		"the same, where the version is the one that is stored": {func(t *Target, f *Facts) {
+			f.History = nil
+			*t = targetAt(6)
+			t.Checkpoints = []Checkpoint{fillNorm("early", 3)}
+		}, CodeContentDrift, []string{`"early"`, "nothing shows that its backfill was done"}},
 		"the version itself with other content": {func(t *Target, _ *Facts) {
 			*t = targetAt(6)
 			t.MinWriterVersion = pointer(6)
@@ -164,13 +181,15 @@ func TestWhatOfAppliedVersionsMayStayOrGo(t *testing.T) {
 			c.Standalone = true
 			t.Checkpoints = []Checkpoint{c}
 		},
-		"entries from before we knew the database": func(t *Target, _ *Facts) {
+		"entries from before we knew the database": func(t *Target, f *Facts) {
 			t.Migrations = []Migration{{Version: 3, SQL: "SELECT 3"}}
+			byProgram(f, "early", 3)
 			t.Checkpoints = []Checkpoint{fillNorm("early", 3)}
 		},
 		"entries of a database without any history": func(t *Target, f *Facts) {
 			f.History = nil
 			t.Migrations = []Migration{{Version: 6, SQL: "SELECT 3"}}
+			byProgram(f, "early", 6)
 			t.Checkpoints = []Checkpoint{fillNorm("early", 6)}
 		},
 	} {
