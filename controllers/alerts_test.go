@@ -27,13 +27,15 @@ import (
 // seen is a SyncSchema as passes of its reconcilers see it. Its zero value is one at rest: migrated, its gate open, its pods served.
 type seen struct {
 	ready      *verdict
-	checkpoint *verdict // Ready of its BackfillCheckpoint
+	checkpoint *verdict  // Ready of its BackfillCheckpoint
+	progress   time.Time // the last commit of that one's backfill; zero: it is activated
 	logBytes   int64
 	fence      string         // what is wrong with it
 	pods       map[string]int // by the reason of their verdict; nil: three that are let in
 	ungated    int
 	refused    bool // by the API server: the condition of a pod
 	bypassed   bool
+	gone       bool // the SyncSchema that the pods require
 }
 
 // page has the reconcilers show what they see, and returns what a scrape of their registry gets then.
@@ -51,9 +53,14 @@ func (s seen) page(t *testing.T) string {
 	}
 	object := &v1alpha1.SyncSchema{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	(&SyncSchemaReconciler{}).showMetrics(&schemaPass{object: object, verdict: s.ready, fenceBroken: s.fence, gate: &storage.ServeGate{}, status: &storage.Status{LogBytes: s.logBytes}})
-	showReady(name.Namespace, v1alpha1.KindBackfillCheckpoint, "clinic-titles", *s.checkpoint)
+	progress := &storage.CheckpointProgress{Total: 1, LatestUpdateAt: s.progress}
+	if s.progress.IsZero() {
+		progress.Activated = 1
+	}
+	titles := &v1alpha1.BackfillCheckpoint{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: "clinic-titles"}}
+	(&BackfillCheckpointReconciler{}).showMetrics(&checkpointPass{object: titles, verdict: s.checkpoint, progress: progress}, v1alpha1.BackfillCheckpointStatus{})
 
-	facts := podgate.Facts{Found: true}
+	facts := podgate.Facts{Found: !s.gone}
 	if s.bypassed {
 		facts.Bypass = &podgate.Bypass{Reason: "INC-4711"}
 	}
@@ -125,6 +132,7 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 		forgetCheckpoint("shop", "clinic-titles", v1alpha1.KindBackfillCheckpoint)
 		(&PodReconciler{}).show(&podPass{name: types.NamespacedName{Namespace: "shop", Name: "clinic"}})
 	})
+	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	rest := seen{}.page(t)
 	always := func(s seen) []testforeign.Page { return []testforeign.Page{{Text: s.page(t)}} }
 	held := func(reason string) []testforeign.Page { return always(seen{pods: map[string]int{reason: 2}}) }
@@ -134,16 +142,29 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 		pages []testforeign.Page
 		says  string
 	}{
-		"at rest":                         {"", []testforeign.Page{{Text: rest}}, ""},
-		"pods wait for a backfill":        {"SyncbarrierGateClosed", held(v1alpha1.ReasonBackfilling), "Pods wait for the gate of shop/clinic"},
-		"pods wait for a database":        {"SyncbarrierGateClosed", held(v1alpha1.ReasonUnreachable), "shop/clinic"},
-		"pods of an old version stay out": {"", held(v1alpha1.ReasonWriterBelowFence), ""},
-		"pods waited for an hour":         {"", []testforeign.Page{held(v1alpha1.ReasonBackfilling)[0], {Minute: 60, Text: rest}}, ""},
-		"the locks are never free":        {"SyncbarrierLockAttemptsFailing", lockless(t), "The barrier of shop/clinic"},
-		"the locks were free in the end":  {"", append(lockless(t)[:2:2], testforeign.Page{Minute: 12, Text: rest}), ""},
-		"the log is large and grows":      {"SyncbarrierLogGrowing", growing(t, 11e9, 1e8), "shop/clinic has 1"},
-		"the log is large and stays so":   {"", always(seen{logBytes: 11e9}), ""},
-		"the fence is broken":             {"SyncbarrierFenceBroken", always(seen{ready: stalled(v1alpha1.ReasonFenceBroken, "")}), "SyncSchema shop/clinic is broken"},
+		"at rest":                  {"", []testforeign.Page{{Text: rest}}, ""},
+		"pods wait for a backfill": {"SyncbarrierGateClosed", held(v1alpha1.ReasonBackfilling), "Pods wait for the gate of shop/clinic"},
+		"pods wait for a database": {"SyncbarrierGateClosed", held(v1alpha1.ReasonUnreachable), "shop/clinic"},
+		"pods wait for two things": {"SyncbarrierGateClosed",
+			always(seen{pods: map[string]int{v1alpha1.ReasonBackfilling: 2, v1alpha1.ReasonUnreachable: 3}}), "5 pods are held"},
+		"pods of an old version stay out":      {"SyncbarrierOldPodsHeld", held(v1alpha1.ReasonWriterBelowFence), "2 pods of shop/clinic"},
+		"pods that cannot read stay out":       {"SyncbarrierOldPodsHeld", held(v1alpha1.ReasonReaderTooOld), "2 pods of shop/clinic"},
+		"old pods are replaced within an hour": {"", []testforeign.Page{held(v1alpha1.ReasonWriterBelowFence)[0], {Minute: 60, Text: rest}}, ""},
+		"old pods are superseded":              {"", held(v1alpha1.ReasonSuperseded), ""},
+		"pods were edited":                     {"SyncbarrierPodsHeld", held(v1alpha1.ReasonVersionEdited), "2 pods in shop are held until a person acts: VersionEdited of clinic."},
+		"the database is another's":            {"SyncbarrierPodsHeld", held(v1alpha1.ReasonConflict), "Conflict of clinic"},
+		"pods require what is not there":       {"SyncbarrierPodsOrphaned", always(seen{gone: true, pods: map[string]int{v1alpha1.ReasonSchemaNotFound: 2}}), "2 pods require SyncSchema shop/clinic"},
+		"a backfill stands still": {"SyncbarrierBackfillStuck",
+			always(seen{checkpoint: reconciling(0, v1alpha1.ReasonBackfilling, ""), progress: begin}), "for 17m 0s for BackfillCheckpoint shop/clinic-titles"},
+		"a backfill gets on":                {"", gettingOn(t, begin), ""},
+		"a backfill was suspended":          {"", always(seen{checkpoint: reconciling(0, v1alpha1.ReasonSuspended, ""), progress: begin}), ""},
+		"a backfill that a person must see": {"SyncbarrierStalled", always(seen{checkpoint: stalled(v1alpha1.ReasonUnverifiable, ""), progress: begin}), "Unverifiable"},
+		"pods waited for an hour":           {"", []testforeign.Page{held(v1alpha1.ReasonBackfilling)[0], {Minute: 60, Text: rest}}, ""},
+		"the locks are never free":          {"SyncbarrierLockAttemptsFailing", lockless(t), "The barrier of shop/clinic"},
+		"the locks were free in the end":    {"", append(lockless(t)[:2:2], testforeign.Page{Minute: 12, Text: rest}), ""},
+		"the log is large and grows":        {"SyncbarrierLogGrowing", growing(t, 11e9, 1e8), "shop/clinic has 1"},
+		"the log is large and stays so":     {"", always(seen{logBytes: 11e9}), ""},
+		"the fence is broken":               {"SyncbarrierFenceBroken", always(seen{ready: stalled(v1alpha1.ReasonFenceBroken, "")}), "SyncSchema shop/clinic is broken"},
 		"the fence of a suspended object breaks": {"SyncbarrierFenceBroken",
 			always(seen{ready: reconciling(0, v1alpha1.ReasonSuspended, ""), fence: "the trigger is gone"}), "SyncSchema shop/clinic is broken"},
 		"a checkpoint finds a broken fence": {"SyncbarrierFenceBroken", always(seen{checkpoint: stalled(v1alpha1.ReasonFenceBroken, "")}), "BackfillCheckpoint shop/clinic-titles"},
@@ -154,7 +175,6 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 		"a person opened the gate":          {"SyncbarrierGateBypassed", always(seen{bypassed: true}), "the gate of shop/clinic"},
 		"no manager is seen":                {"SyncbarrierAbsent", []testforeign.Page{{Text: "up 1\n"}}, "No manager"},
 	}
-	begin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	var scenarios []testforeign.Scenario
 	for name, c := range cases {
 		scenarios = append(scenarios, testforeign.Scenario{Name: name, Begin: begin, Minutes: 480, Pages: c.pages})
@@ -173,9 +193,19 @@ func TestEachAlertFiresOnWhatTheOperatorExports(t *testing.T) {
 			t.Errorf("%s: fired %q, want %q that says %q", name, alerts, want.alert, want.says)
 		}
 	}
-	if len(unseen) < 8 {
+	if len(unseen) < 13 {
 		t.Errorf("only %d different alerts fired", len(unseen))
 	}
+}
+
+// gettingOn is a backfill that commits something every ten minutes.
+func gettingOn(t *testing.T, begin time.Time) (pages []testforeign.Page) {
+	t.Helper()
+	for minute := 0; minute < 480; minute += 10 {
+		ready := reconciling(0, v1alpha1.ReasonBackfilling, "")
+		pages = append(pages, testforeign.Page{Minute: minute, Text: seen{checkpoint: ready, progress: begin.Add(time.Duration(minute) * time.Minute)}.page(t)})
+	}
+	return pages
 }
 
 // growing is a log that grows with every ten minutes.

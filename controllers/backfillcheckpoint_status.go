@@ -230,5 +230,6 @@ func (r *BackfillCheckpointReconciler) showMetrics(pass *checkpointPass, status 
 		rate = float64(*status.Rows.PerSecond)
 	}
 	backfillLag.WithLabelValues(namespace, name).Set(lag)
+	showWhile(p.Activated < p.Total, backfillProgress, float64(p.LatestUpdateAt.UnixMilli())/1000, namespace, name)
 	backfillRate.WithLabelValues(namespace, name).Set(rate)
 }

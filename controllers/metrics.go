@@ -11,13 +11,14 @@ import (
 
 // Labels of the metrics.
 const (
-	labelNamespace  = "namespace"
-	labelSchemaName = "schema"
-	labelName       = "checkpoint"
-	labelState      = "state"
-	labelOutcome    = "outcome"
-	labelKind       = "kind"
-	labelReason     = "reason"
+	labelNamespace      = "namespace"
+	labelSchemaName     = "schema"
+	labelCheckpointName = "checkpoint" // name of a BackfillCheckpoint
+	labelName           = "name"       // of an object whose kind stands beside it
+	labelState          = "state"
+	labelOutcome        = "outcome"
+	labelKind           = "kind"
+	labelReason         = "reason"
 )
 
 // Metrics of the operator, beside those that controller-runtime has of queues and reconciles. Names of objects are labels, names of
@@ -47,7 +48,7 @@ var (
 	}, []string{labelNamespace, labelSchemaName})
 	logBytes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_log_bytes",
-		Help: "Size of the commit log in the database, with its indexes.",
+		Help: "Size of the commit log in the database, with its indexes, in bytes.",
 	}, []string{labelNamespace, labelSchemaName})
 	fenceBroken = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_fence_broken",
@@ -55,20 +56,24 @@ var (
 	}, []string{labelNamespace, labelSchemaName})
 	backfillRows = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_backfill_rows_done",
-		Help: "Rows that a backfill has filled, by the database's own count.",
-	}, []string{labelNamespace, labelName})
+		Help: "Rows that a backfill has filled, by the database's own count. It falls to 0 where the backfill begins again.",
+	}, []string{labelNamespace, labelCheckpointName})
 	backfillRate = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_backfill_rows_per_second",
-		Help: "Rows that a backfill filled in a second, over the last minute.",
-	}, []string{labelNamespace, labelName})
+		Help: "Rate of a backfill over the last minute, in rows per second, as status.rows.perSecond shows it; 0 while it is held.",
+	}, []string{labelNamespace, labelCheckpointName})
 	backfillLag = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_backfill_lag_seconds",
-		Help: "How long ago the row of a checkpoint moved that has stood still for longest; 0 once it is activated.",
-	}, []string{labelNamespace, labelName})
+		Help: "Seconds since the slowest checkpoint row last made progress; 0 once activated.",
+	}, []string{labelNamespace, labelCheckpointName})
+	backfillProgress = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "syncbarrier_backfill_last_progress_timestamp_seconds",
+		Help: "Unix time, in seconds, at which a batch or anything else of a backfill was committed last; absent once it is activated.",
+	}, []string{labelNamespace, labelCheckpointName})
 	checkpointPartitions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "syncbarrier_checkpoint_partitions",
-		Help: "Partitions of a checkpoint by state.",
-	}, []string{labelNamespace, labelName, labelState})
+		Help: "Partitions of a checkpoint by state: declared, backfilling or activated.",
+	}, []string{labelNamespace, labelCheckpointName, labelState})
 	objectReady = newReasonGauge(prometheus.GaugeOpts{
 		Name: "syncbarrier_object_ready",
 		Help: "1 for an object that is Ready, else 0, with the reason of its condition Ready.",
@@ -85,7 +90,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(
-		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken, backfillRows, backfillRate, backfillLag,
+		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken, backfillRows, backfillRate, backfillLag, backfillProgress,
 		checkpointPartitions, objectReady, databasePools, serverFailures,
 	)
 }
@@ -117,8 +122,8 @@ func forgetSchema(namespace, name, kind string) {
 }
 
 func forgetCheckpoint(namespace, name, kind string) {
-	of := prometheus.Labels{labelNamespace: namespace, labelName: name}
-	for _, vector := range []*prometheus.GaugeVec{backfillRows, backfillRate, backfillLag, checkpointPartitions} {
+	of := prometheus.Labels{labelNamespace: namespace, labelCheckpointName: name}
+	for _, vector := range []*prometheus.GaugeVec{backfillRows, backfillRate, backfillLag, backfillProgress, checkpointPartitions} {
 		vector.DeletePartialMatch(of)
 	}
 	objectReady.replace(nil, namespace, kind, name)

@@ -139,7 +139,8 @@ func TestAlertsAskForMetricsThatTheOperatorHas(t *testing.T) {
 			t.Errorf("%s asks for no metric", rule.Alert)
 		}
 	}
-	for _, needed := range []string{"SyncbarrierGateClosed", "SyncbarrierLockAttemptsFailing", "SyncbarrierLogGrowing", "SyncbarrierFenceBroken", "SyncbarrierWebhookCertificate"} {
+	for _, needed := range []string{"SyncbarrierGateClosed", "SyncbarrierLockAttemptsFailing", "SyncbarrierLogGrowing", "SyncbarrierFenceBroken", "SyncbarrierWebhookCertificate",
+		"SyncbarrierPodsHeld", "SyncbarrierPodsOrphaned", "SyncbarrierOldPodsHeld", "SyncbarrierBackfillStuck"} {
 		if !slices.ContainsFunc(all, func(rule rule) bool { return rule.Alert == needed }) {
 			t.Errorf("there is no alert %s", needed)
 		}
