@@ -118,16 +118,22 @@ func (r *BackfillCheckpointReconciler) SetupWithManager(mgr ctrl.Manager, option
 		Complete(r)
 }
 
-// schemaMoved lets those updates of a SyncSchema through that concern its checkpoints: another spec or annotation, or another stored version.
+// schemaMoved lets those updates of a SyncSchema through that concern its checkpoints: another spec or annotation, another stored version, or a gate
+// that has opened or closed. The gate opens by the last activation, which the schema may see first: without that its checkpoint would say for
+// seconds that rows are being gone over, beside a SyncSchema that is Ready.
 func schemaMoved() predicate.Predicate {
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.SyncSchema)
 			after, also := e.ObjectNew.(*v1alpha1.SyncSchema)
-			if !ok || !also || before.Status.StoredVersion == nil || after.Status.StoredVersion == nil {
+			if !ok || !also {
 				return true
 			}
-			return *before.Status.StoredVersion != *after.Status.StoredVersion
+			was, is := &before.Status, &after.Status
+			if was.StoredVersion == nil || is.StoredVersion == nil || was.GateOpen == nil || is.GateOpen == nil {
+				return true
+			}
+			return *was.StoredVersion != *is.StoredVersion || *was.GateOpen != *is.GateOpen
 		},
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -65,6 +66,25 @@ var _ = Describe("The progress of a checkpoint", func() {
 		Expect(meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionActivated).Reason).To(Equal(v1alpha1.ReasonActivating))
 		w.bring()
 		Expect(w.number(`SELECT count(*) FROM patients WHERE name_search = lower(name)`)).To(BeEquivalentTo(300))
+	})
+
+	It("is looked at once the gate opens, whoever sees the last activation first, and is written at once", func() {
+		w := newWorld()
+		w.apply(w.clinic(7))
+		w.pass()
+		w.passCheckpoint(child)
+		before := w.schema()
+		job := w.jobs()[0]
+		Expect(w.runWorker(&job)).To(Succeed(), "its Job has said nothing yet")
+		after, _ := w.pass()
+		Expect(readyReason(after.Status.Conditions)).To(Equal(v1alpha1.ReasonGateOpen))
+		Expect(schemaMoved().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeTrue())
+		other := after.DeepCopy()
+		other.Status.Conditions[0].Message = "other words"
+		Expect(schemaMoved().Update(event.UpdateEvent{ObjectOld: after, ObjectNew: other})).To(BeFalse())
+		object, _ := w.passCheckpoint(child)
+		Expect(readyReason(object.Status.Conditions)).To(Equal(v1alpha1.ReasonActivated))
+		Expect(object.Status.State).To(Equal(v1alpha1.StateActivated))
 	})
 
 	It("is held, and says where to look, while workers run and commit nothing", func() {
