@@ -78,7 +78,7 @@ undeploy: ## Remove the operator from the cluster. SyncSchemas and their definit
 	kubectl delete --ignore-not-found mutatingwebhookconfigurations,validatingwebhookconfigurations syncbarrier # first: nobody answers them from here on
 	kubectl delete --ignore-not-found -k config/manager
 	kubectl delete --ignore-not-found -k config/rbac
-	kubectl delete --ignore-not-found validatingadmissionpolicies,validatingadmissionpolicybindings syncbarrier-start-gate
+	kubectl delete --ignore-not-found validatingadmissionpolicies,validatingadmissionpolicybindings syncbarrier-start-gate syncbarrier-secret-use syncbarrier-secret-use-jobs
 	kubectl delete --ignore-not-found clusterroles,clusterrolebindings syncbarrier-webhook syncbarrier-start-gate # no others: config/namespaced has some
 
 .PHONY: run

@@ -29,6 +29,11 @@ else
 	fi
 fi
 
+if kubectl get namespace "$namespace" >/dev/null 2>&1; then
+	echo "The namespace $namespace is there already. Remove it with kubectl delete namespace $namespace, or name another one in NAMESPACE." >&2
+	exit 1
+fi
+
 step "the images"
 make --no-print-directory images
 
@@ -58,10 +63,6 @@ kubectl apply --server-side --force-conflicts -k "$work/operator" | grep -v unch
 kubectl rollout status deployment/syncbarrier-manager -n syncbarrier-system --timeout=180s
 
 step "the clinic at version 6: $patients patients, three pods, in the namespace $namespace"
-if kubectl get namespace "$namespace" >/dev/null 2>&1; then
-	echo "The namespace $namespace is there already. Remove it with kubectl delete namespace $namespace, or name another one in NAMESPACE." >&2
-	exit 1
-fi
 kubectl create namespace "$namespace"
 overlay base "$manifests/base" "namespace: $namespace"
 kubectl apply -k "$work/base"
@@ -84,7 +85,7 @@ step "the commit that makes it version 7"
 git --no-pager diff --no-index --no-prefix "$manifests/v6" "$manifests/v7" || true
 
 step "from here on nobody does anything"
-# Slow enough to be seen.
+echo "(The backfill is held to $((patients / 15 + 1)) rows a second, so that there is something to see.)"
 overlay v7 "$manifests/v7" "namespace: $namespace
 patches:
 - target: {kind: SyncSchema, name: clinic}
@@ -94,6 +95,7 @@ patches:
 go build -o dist/programs/quickstart ./hack/quickstart
 kubectl apply -k "$work/v7" >/dev/null
 dist/programs/quickstart -namespace "$namespace"
+kubectl wait backfillcheckpoints --all -n "$namespace" --for=condition=Ready --timeout=60s >/dev/null # its status follows the gate's
 
 step "the end"
 kubectl get syncschemas,backfillcheckpoints,pods -n "$namespace"
