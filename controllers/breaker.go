@@ -19,8 +19,7 @@ const (
 type breaker struct {
 	failures int
 	until    time.Time
-	class    storage.Class
-	message  string
+	failure  error
 }
 
 // trip notes a failure.
@@ -31,13 +30,18 @@ func (b *breaker) trip(err error, now time.Time, shortest time.Duration) {
 	}
 	b.failures++
 	b.until = now.Add(pause + time.Duration(rand.Float64()*float64(pause)/4))
-	b.class, b.message = storage.ClassOf(err), err.Error()
+	b.failure = err
 }
 
 // wait is how long it is still left alone.
 func (b *breaker) wait(now time.Time) time.Duration { return b.until.Sub(now) }
 
-// refusal tells a pass why it is not tried now: the words of the failure itself, so that a status does not change with who met it.
+// refusal tells a pass why it is not tried now: the words of the failure itself, so that a status does not change with who met it. One that needs a
+// person is given as it was.
 func (b *breaker) refusal(after time.Duration) error {
-	return &waiting{reason: string(b.class), message: b.message, after: after}
+	class := storage.ClassOf(b.failure)
+	if _, needsPerson := stalledReasons[class]; needsPerson {
+		return b.failure
+	}
+	return &waiting{reason: string(class), message: b.failure.Error(), after: after}
 }

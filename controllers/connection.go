@@ -147,17 +147,15 @@ func missingOr(err error, kind, name string) error {
 	return fmt.Errorf("read %s %q: %w", kind, name, err)
 }
 
-// addressRetry is how often an address is looked at again that cannot be right. Most of it is of Secrets, and who puts one right has nothing to tell
-// us with: neither Secrets nor databases are watched.
-const addressRetry = 30 * time.Second
-
-// refusedAddress is the verdict on an address that cannot be right; nil: it is not that.
+// refusedAddress is the verdict on an address that cannot be right, or leads to no database; nil: it is not that. It is looked at again as soon as a
+// Secret that is missing: most of it is of Secrets, and who puts one right has nothing to tell us with. Databases leaves alone what a server
+// refused meanwhile, as long as the address is the same.
 func refusedAddress(err error) *verdict {
 	if storage.CodeOf(err) != storage.CodeInvalidSpec {
 		return nil
 	}
 	v := stalled(v1alpha1.ReasonInvalidSpec, "%s", err)
-	v.after = addressRetry
+	v.after = secretRetry
 	return v
 }
 

@@ -47,7 +47,7 @@ type Databases struct {
 	mu      sync.Mutex
 	pools   map[poolKey]*pool
 	servers map[string]*server
-	refused map[poolKey]*breaker // credentials that a server refused
+	refused map[poolKey]*breaker // addresses with credentials that a server refused
 	closed  bool
 	leases  sync.WaitGroup
 	closing sync.WaitGroup // pools that are being closed beside everything else
@@ -265,7 +265,7 @@ func (d *Databases) noteFailure(p *pool, err error, now time.Time) {
 		p.server.healthy = false
 		p.server.breaker.trip(err, now, shortestBreak)
 		d.abandon(p.server)
-	case storage.ClassAuthenticationFailed:
+	case storage.ClassAuthenticationFailed, storage.ClassInvalidSpec: // a database that is not there, too
 		refused, ok := d.refused[p.key]
 		if !ok {
 			refused = &breaker{}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -85,7 +86,7 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 		}),
 		Entry("a database schema that does not exist", refusal{
 			spec:   func(s *v1alpha1.SyncSchema) { s.Spec.Database.Postgres.Schema = "absent" },
-			reason: v1alpha1.ReasonInvalidSpec, message: `no schema "absent"`, again: addressRetry,
+			reason: v1alpha1.ReasonInvalidSpec, message: `no schema "absent"`, again: secretRetry,
 		}),
 		Entry("a worker template that the API server refuses", refusal{
 			spec: func(s *v1alpha1.SyncSchema) {
@@ -105,7 +106,7 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 		}),
 		Entry("a connection string that reads the operator's disk", refusal{
 			before: func(w *world) { w.secret("clinic-app", map[string]string{"uri": w.dsn + "&passfile=/etc/passwd"}) },
-			reason: v1alpha1.ReasonInvalidSpec, message: "passfile", again: addressRetry,
+			reason: v1alpha1.ReasonInvalidSpec, message: "passfile", again: secretRetry,
 			mend: func(w *world) { w.secret("clinic-app", map[string]string{"uri": w.dsn}) },
 		}),
 		Entry("SQL that the database refuses", refusal{
@@ -171,6 +172,37 @@ var _ = Describe("A SyncSchema is Stalled, changes nothing, and goes on once it 
 			mend: repairFence,
 		}),
 	)
+
+	It("an address is looked at again within seconds, and a database that is not there with a pause that grows", func() {
+		w := newWorld()
+		w.apply(w.clinic(6))
+		refused := func(uri, message string) {
+			GinkgoHelper()
+			w.secret("clinic-app", map[string]string{"uri": uri})
+			object, again := w.pass()
+			expectStalled(object.Status.Conditions, v1alpha1.ReasonInvalidSpec, message)
+			Expect(again.RequeueAfter).To(Equal(secretRetry))
+		}
+		refused("postgres:/nowhere", "cannot be read")
+		other := strings.Replace(w.dsn, "/"+partsOf(w.dsn)["dbname"], "/"+w.namespace, 1)
+		w.clock.advance(statusEvery)
+		refused(other, "3D000")
+		opened := w.opened.Load()
+		refused(other, "3D000")
+		Expect(w.opened.Load()).To(Equal(opened), "the server is not asked again before its pause ends")
+
+		w.secret("clinic-app", map[string]string{"uri": w.dsn})
+		w.bring()
+
+		w.secret("clinic-app", map[string]string{"uri": other})
+		database := pgx.Identifier{w.namespace}.Sanitize()
+		w.sql(`CREATE DATABASE ` + database)
+		DeferCleanup(func() { w.sql(`DROP DATABASE ` + database + ` WITH (FORCE)`) })
+		w.clock.advance(2 * shortestRefusal)
+		object, _ := w.pass()
+		Expect(readyMessage(object.Status.Conditions)).NotTo(ContainSubstring("3D000"))
+		Expect(w.opened.Load()).To(BeNumerically(">", opened))
+	})
 
 	It("a database of another owner is neither its migration, nor its fence, nor its gate, until it takes it over", func() {
 		w := newWorld()
