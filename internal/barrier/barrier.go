@@ -91,7 +91,7 @@ const (
 	dutyFactor = 4
 )
 
-// RestFactor: work under the locks that came to no end, and will hardly do so the next time, holds writers up each time for nothing. It is left
+// RestFactor is for work under the locks that came to no end, and will hardly do so the next time: it holds writers up for nothing. It is left
 // alone for at least so many times what it held them up.
 const RestFactor = 20
 
