@@ -10,9 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
+	"github.com/syncbarrier/syncbarrier/internal/podgate"
 )
 
 // whyOutput is what `why` says of a pod.
@@ -31,8 +33,9 @@ func (p *Program) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why POD",
 		Short: "Say in one sentence why a pod is Ready, or is not",
-		Long: `Reads a pod and says in one sentence whether the serve gate holds it, and what it waits for; or that something else does. It
-reads the pod alone: what it says of the database is what the operator wrote last, with the version and the database that it was about.`,
+		Long: `Reads a pod and says in one sentence whether the serve gate holds it, and what it waits for; or that something else does. What
+it says of the database is what the operator wrote on the pod last, with the version and the database that it was about. Of a pod that is held it
+also says which SyncSchema that it requires waits for a person, to whom may read those.`,
 		Example: "  kubectl syncbarrier why clinic-7d4b9c6f5-x2x8k -n shop",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -48,6 +51,9 @@ reads the pod alone: what it says of the database is what the operator wrote las
 			return err
 		}
 		out := why(pod)
+		if out.Held {
+			out.Message += c.stalledFor(ctx, pod)
+		}
 		return p.print(out, func(w io.Writer) { writeLine(w, "%s", out.Message) })
 	}
 	return cmd
@@ -61,6 +67,25 @@ func (c *cluster) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 		return nil, &clusterError{"NotFound", exitOther, fmt.Errorf("namespace %s has no pod %q; kubectl get pods -n %s lists them", c.namespace, name, c.namespace)}
 	}
 	return pod, clusterFailure(ctx, fmt.Sprintf("read pod %s/%s", c.namespace, name), err)
+}
+
+// stalledFor says which of the SyncSchemas that a pod requires wait for a person, as the end of a sentence. One that cannot be read is passed over: the
+// pod was asked about.
+func (c *cluster) stalledFor(ctx context.Context, pod *corev1.Pod) string {
+	required, err := podgate.ParseRequirements(pod.Annotations[v1alpha1.AnnotationRequires])
+	if err != nil {
+		return "" // the pod's own condition says so
+	}
+	text := ""
+	for _, of := range required {
+		schema, err := c.schema(ctx, of.Schema)
+		if err != nil || !isStalled(schema) {
+			continue
+		}
+		reason := meta.FindStatusCondition(schema.Status.Conditions, v1alpha1.ConditionStalled).Reason
+		text += fmt.Sprintf("; SyncSchema %s is stalled: %s, a person must act (kubectl syncbarrier status %s)", schema.Name, reason, schema.Name)
+	}
+	return text
 }
 
 // why says in one sentence why a pod is Ready, or is not.
@@ -83,6 +108,9 @@ func why(pod *corev1.Pod) whyOutput {
 	case !gated && asks:
 		return say(v1alpha1.ReasonPodsWithoutGate, false,
 			"asks for the serve gate and was created without it, so nothing of Syncbarrier holds it; delete it, and the one that replaces it gets the gate%s", others(pod, out.Ready))
+	case !gated && pod.Annotations[v1alpha1.AnnotationRequires] != "":
+		return say("NotGated", false, "has the annotation %s, but %s, so the webhook left it alone and nothing of Syncbarrier holds it; label the template of the pod%s",
+			v1alpha1.AnnotationRequires, wrongLabel(pod), others(pod, out.Ready))
 	case !gated:
 		return say("NotGated", false, "does not ask for the serve gate (label %s: %s), so nothing of Syncbarrier holds it%s",
 			v1alpha1.LabelGate, v1alpha1.GateEnabled, others(pod, out.Ready))
@@ -96,6 +124,14 @@ func why(pod *corev1.Pod) whyOutput {
 	default:
 		return say(gate.Reason, false, "%s%s%s", labelled(asks, "is let in by the serve gate"), sentence(gate), others(pod, out.Ready))
 	}
+}
+
+// wrongLabel says what a pod has in place of the label that asks for the gate.
+func wrongLabel(pod *corev1.Pod) string {
+	if value, labelled := pod.Labels[v1alpha1.LabelGate]; labelled {
+		return fmt.Sprintf("its label %s is %q, not %q", v1alpha1.LabelGate, value, v1alpha1.GateEnabled)
+	}
+	return fmt.Sprintf("not the label %s: %s", v1alpha1.LabelGate, v1alpha1.GateEnabled)
 }
 
 // labelled adds to what the gate does that the pod asks for it no more: the operator sets its condition all the same, until it is gone.

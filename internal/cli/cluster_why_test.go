@@ -48,6 +48,8 @@ func says(conditionType corev1.PodConditionType, status corev1.ConditionStatus, 
 func ungated(pod *corev1.Pod)    { pod.Spec.ReadinessGates = nil }
 func unlabelled(pod *corev1.Pod) { pod.Labels = nil }
 
+func requiringNothing(pod *corev1.Pod) { pod.Annotations = nil }
+
 var whyCases = map[string]struct {
 	pod         *corev1.Pod
 	reason      string
@@ -73,8 +75,16 @@ var whyCases = map[string]struct {
 		"clinic-x is let in by the serve gate: Bypassed: a person; it is not Ready for want of ContainersReady: ContainersNotReady: app",
 	},
 	"not scheduled for another reason": {
-		gatedPod(ungated, unlabelled, says("PodScheduled", "False", "Unschedulable", "no node"), says("ContainersReady", "False", "", "")), "NotGated", false, false,
+		gatedPod(ungated, unlabelled, requiringNothing, says("PodScheduled", "False", "Unschedulable", "no node"), says("ContainersReady", "False", "", "")), "NotGated", false, false,
 		"clinic-x does not ask for the serve gate (label syncbarrier.dev/gate: enabled), so nothing of Syncbarrier holds it; it is not Ready for want of PodScheduled: Unschedulable: no node",
+	},
+	"requires a version under a label that is mistyped": {
+		gatedPod(ungated, func(p *corev1.Pod) { p.Labels["syncbarrier.dev/gate"] = "true" }, says("Ready", "True", "", "")), "NotGated", false, true,
+		"clinic-x has the annotation syncbarrier.dev/requires, but its label syncbarrier.dev/gate is \"true\", not \"enabled\", so the webhook left it alone",
+	},
+	"requires a version and has no label": {
+		gatedPod(ungated, unlabelled, says("Ready", "True", "", "")), "NotGated", false, true,
+		"clinic-x has the annotation syncbarrier.dev/requires, but not the label syncbarrier.dev/gate: enabled, so the webhook left it alone",
 	},
 	"asked and created without": {
 		gatedPod(ungated, says("Ready", "True", "", "")), "PodsWithoutGate", false, true, "created without it",
@@ -129,7 +139,12 @@ func whyAsksThePod(t *testing.T, u *person) {
 	}
 	got := u.run(t, "why", "pod/clinic-x")
 	got.exits(t, exitDone)
-	got.has(t, "clinic-x is held by the serve gate: MigrationPending: clinic=7: the database is at version 6")
+	got.has(t, "clinic-x is held by the serve gate: MigrationPending: clinic=7: the database is at version 6\n")
+	schema := u.create(t, stalled)
+	u.run(t, "why", "clinic-x").has(t, "the database is at version 6; SyncSchema clinic is stalled: ContentDrift, a person must act")
+	u.says(t, schema, waiting)
+	got = u.run(t, "why", "clinic-x")
+	got.has(t, "the database is at version 6\n")
 	if said := parseJSON(t, u.run(t, "why", "clinic-x", "-o", "json").out); said["reason"] != "MigrationPending" || said["held"] != true {
 		t.Errorf("why -o json says %v", said)
 	}
