@@ -88,12 +88,16 @@ var (
 	}, []string{labelReason})
 )
 
-func init() {
-	metrics.Registry.MustRegister(
+// Collectors are all metrics of this package, each registered; docs/metrics.md is made of them.
+func Collectors() []prometheus.Collector {
+	return []prometheus.Collector{
 		barrierLockWait, barrierLockHold, barrierAttempts, gateOpen, storedVersion, logBytes, fenceBroken, backfillRows, backfillRate, backfillLag, backfillProgress,
 		checkpointPartitions, objectReady, databasePools, serverFailures,
-	)
+		gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed, gateReads,
+	}
 }
+
+func init() { metrics.Registry.MustRegister(Collectors()...) }
 
 // countBarrier notes a successful attempt. One that only agreed is none.
 func countBarrier(namespace, schema string, result storage.BarrierResult) {

@@ -1,9 +1,6 @@
 package controllers
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics of the gate.
 var (
@@ -32,10 +29,6 @@ var (
 		Help: "Answers about gates by what became of them: read, or failed. One read may answer several.",
 	}, []string{labelOutcome})
 )
-
-func init() {
-	metrics.Registry.MustRegister(gatePods, gateOrphans, gateUngated, gateRefused, gateBypassed, gateReads)
-}
 
 // show keeps the series of a SyncSchema at what a pass saw. Each is set anew, and only what is not there any more is deleted: see reasonGauge.
 func (r *PodReconciler) show(pass *podPass) {

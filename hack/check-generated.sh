@@ -11,7 +11,7 @@ hack/generate.sh "$fresh"
 
 # What is there but is generated no longer is out of date too.
 mkdir -p "$fresh/was"
-for file in api/*/zz_generated.*.go config/crd/bases/*.yaml config/rbac/role.yaml docs/api.md; do
+for file in api/*/zz_generated.*.go config/crd/bases/*.yaml config/rbac/role.yaml docs/api.md docs/metrics.md; do
 	[ -e "$file" ] || continue
 	mkdir -p "$fresh/was/$(dirname "$file")"
 	cp "$file" "$fresh/was/$file"

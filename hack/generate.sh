@@ -6,7 +6,8 @@
 #
 # They are the deep-copy methods and the custom resource definitions, from the
 # types in api/, the manager's role, from the markers in controllers/ and
-# cmd/manager, and docs/api.md, from the comments in api/.
+# cmd/manager, docs/api.md, from the comments in api/, and docs/metrics.md, from
+# the metrics that the operator registers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 into=${1:-.}
@@ -26,3 +27,5 @@ hack/tool crd-ref-docs --log-level=ERROR --source-path=api --config=hack/apidocs
 	--renderer=markdown --output-path="$into/docs/api.md"
 tidied=$(sed 's/ *$//' "$into/docs/api.md" | cat -s)
 echo "$tidied" >"$into/docs/api.md"
+
+go run ./hack/metricsdocs >"$into/docs/metrics.md"

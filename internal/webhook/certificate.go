@@ -25,6 +25,9 @@ var expiry = prometheus.NewGauge(prometheus.GaugeOpts{
 	Help: "When the certificate of the webhook ends, in seconds since 1970. Absent where no webhook is served.",
 })
 
+// Collectors are the metrics of this package; docs/metrics.md is made of them.
+func Collectors() []prometheus.Collector { return []prometheus.Collector{expiry} }
+
 // keyPair is the certificate that the server answers with.
 type keyPair struct {
 	served atomic.Pointer[tls.Certificate]

@@ -199,7 +199,7 @@ func TestAlertsSayWhatPeopleNeed(t *testing.T) {
 	}
 }
 
-func TestAlertsAreAComponent(t *testing.T) {
+func TestAlertsAndMonitoringAreComponents(t *testing.T) {
 	folder := t.TempDir()
 	config, err := filepath.Abs(filepath.Join(root, "config"))
 	if err != nil {
@@ -209,13 +209,21 @@ func TestAlertsAreAComponent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content := "namespace: monitoring\nresources: [" + filepath.Join(relative, "no-webhook") + "]\ncomponents: [" + filepath.Join(relative, "alerts") + "]\n"
+	content := "namespace: monitoring\nresources: [" + filepath.Join(relative, "no-webhook") + "]\ncomponents: [" + filepath.Join(relative, "alerts") + ", " + filepath.Join(relative, "monitoring") + "]\n"
 	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "tool"), "kustomize", "build", folder)
 	output, err := build.CombinedOutput()
-	if err != nil || !strings.Contains(string(output), "kind: PrometheusRule") {
-		t.Errorf("kustomize build: %v: %.500s", err, output)
+	if err != nil {
+		t.Fatalf("kustomize build: %v: %.500s", err, output)
+	}
+	for _, part := range []string{
+		"kind: PrometheusRule", "kind: ServiceMonitor", "port: metrics", "bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token",
+		"  kind: ClusterRole\n  name: syncbarrier-metrics-reader\nsubjects:\n- kind: ServiceAccount\n  name: prometheus-k8s\n  namespace: monitoring\n",
+	} {
+		if !strings.Contains(string(output), part) {
+			t.Errorf("what kustomize builds lacks %q", part)
+		}
 	}
 }
