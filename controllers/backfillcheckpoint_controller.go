@@ -118,8 +118,8 @@ func (r *BackfillCheckpointReconciler) SetupWithManager(mgr ctrl.Manager, option
 		Complete(r)
 }
 
-// schemaMoved lets those updates of a SyncSchema through that concern its checkpoints: another spec or annotation, another stored version, or a gate
-// that has opened or closed. The gate opens by the last activation, which the schema may see first: without that its checkpoint would say for
+// schemaMoved lets those updates of a SyncSchema through that concern its checkpoints: another spec or annotation, another stored version, another
+// reason to wait for a person, which those that wait for a barrier repeat, or a gate that has opened or closed. The gate opens by the last activation, which the schema may see first: without that its checkpoint would say for
 // seconds that rows are being gone over, beside a SyncSchema that is Ready.
 func schemaMoved() predicate.Predicate {
 	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.Funcs{
@@ -133,7 +133,7 @@ func schemaMoved() predicate.Predicate {
 			if was.StoredVersion == nil || is.StoredVersion == nil || was.GateOpen == nil || is.GateOpen == nil {
 				return true
 			}
-			return *was.StoredVersion != *is.StoredVersion || *was.GateOpen != *is.GateOpen
+			return *was.StoredVersion != *is.StoredVersion || *was.GateOpen != *is.GateOpen || stalledReason(before) != stalledReason(after)
 		},
 	})
 }

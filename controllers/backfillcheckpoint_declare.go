@@ -6,6 +6,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,7 +102,8 @@ func (r *BackfillCheckpointReconciler) declare(ctx context.Context, pass *checkp
 	switch {
 	case status.Protocol == 0 || status.StoredVersion < version:
 		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen,
-			"waits for the barrier of version %d, which declares it; the database is at version %d", version, status.StoredVersion), nil
+			"the barrier of version %d, which declares it, has not been made yet; the database is at version %d%s", version, status.StoredVersion,
+			stalledSchema(pass.schema)), nil
 	case !standalone(pass.object):
 		return reconciling(0, v1alpha1.ReasonPreviousVersionOpen,
 			"the database is at version %d and does not hold this checkpoint; SyncSchema %s says why", status.StoredVersion, pass.schema.Name), nil
@@ -121,6 +123,22 @@ func (r *BackfillCheckpointReconciler) declare(ctx context.Context, pass *checkp
 	pass.events = append(pass.events, notice{reason: eventDeclared, action: "Declare",
 		note: fmt.Sprintf("declared at version %d, while its gate was closed", version)})
 	return r.observe(ctx, pass)
+}
+
+// stalledSchema says that a SyncSchema waits for a person, as the end of a sentence.
+func stalledSchema(schema *v1alpha1.SyncSchema) string {
+	if reason := stalledReason(schema); reason != "" {
+		return "; SyncSchema " + schema.Name + " is stalled: " + reason
+	}
+	return ""
+}
+
+// stalledReason is why a SyncSchema waits for a person; empty: it does not.
+func stalledReason(schema *v1alpha1.SyncSchema) string {
+	if !meta.IsStatusConditionTrue(schema.Status.Conditions, v1alpha1.ConditionStalled) {
+		return ""
+	}
+	return meta.FindStatusCondition(schema.Status.Conditions, v1alpha1.ConditionStalled).Reason
 }
 
 // compare refuses an object that speaks of something else than what is declared under its name.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -101,6 +102,24 @@ var _ = Describe("A BackfillCheckpoint", func() {
 		w.bring()
 	})
 
+	It("waits for the barrier of its version, and says what its SyncSchema is stalled for", func() {
+		w.apply(w.clinic(6))
+		w.bring()
+		w.apply(w.clinic(7, withSQL(7, "CREATE TABLE t (id nonsense)")))
+		mine := standaloneOf(w, "mine", "of-my-own")
+		w.apply(mine)
+		object, _ := w.passCheckpoint("mine")
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonPreviousVersionOpen, "the barrier of version 7, which declares it, has not been made yet")
+		Expect(readyMessage(object.Status.Conditions)).NotTo(ContainSubstring("stalled"))
+		before := w.schema()
+		after, _ := w.pass()
+		expectStalled(after.Status.Conditions, v1alpha1.ReasonInvalidSQL, "nonsense")
+		Expect(schemaMoved().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeTrue())
+		w.clock.advance(statusEvery)
+		object, _ = w.passCheckpoint("mine")
+		expectWaiting(object.Status.Conditions, v1alpha1.ReasonPreviousVersionOpen, "; SyncSchema clinic is stalled: InvalidSQL")
+	})
+
 	It("is Stalled when a check finds wrong rows, names them, and tries again at the next resync or when asked", func() {
 		wrong := func(s *v1alpha1.SyncSchema) {
 			s.Spec.Checkpoints[0].Verify = []v1alpha1.Verify{{Name: "no-seven", Query: "SELECT id FROM patients WHERE name_search = 'name 7'"}}
@@ -115,6 +134,13 @@ var _ = Describe("A BackfillCheckpoint", func() {
 		schema, _ := w.pass()
 		expectStalled(schema.Status.Conditions, v1alpha1.ReasonVerificationFailed, child)
 		Expect(*schema.Status.GateOpen).To(BeFalse())
+		since := time.UnixMilli(w.number(`SELECT applied_at_ms FROM sync_barrier_history WHERE version = 7`)).UTC().Format(time.RFC3339)
+		outage := "programs below version 7 cannot write since the barrier of " + since + ", and version 7 does not serve: "
+		Expect(readyMessage(schema.Status.Conditions)).To(HavePrefix(outage + "BackfillCheckpoint " + child))
+		w.clock.advance(statusEvery)
+		w.pass()
+		Expect(w.events.list).To(ContainElement(HavePrefix("Warning VerificationFailed: " + outage)))
+		Expect(w.events.of(v1alpha1.ReasonVerificationFailed)).To(Equal(2), "one of the checkpoint, one of the schema: %v", w.events.list)
 
 		w.newOperator()
 		object, _ = w.passCheckpoint(child)

@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
@@ -25,6 +27,7 @@ func (r *SyncSchemaReconciler) openGate(_ context.Context, pass *schemaPass) (*v
 			"checkpoint %q is declared in the database and not activated, but no object and no entry of the spec speaks of it", orphan), nil
 	}
 	if v := pass.stalledChild(); v != nil {
+		v.message = pass.outage() + v.message // first, for an event is cut sooner than a condition
 		return v, nil
 	}
 	switch gate.Reason {
@@ -41,4 +44,20 @@ func (r *SyncSchemaReconciler) openGate(_ context.Context, pass *schemaPass) (*v
 	default:
 		return reconciling(watchEvery, v1alpha1.ReasonMigrating, "%s", gate.Message), nil
 	}
+}
+
+// outage says, before a sentence on what is to be put right, who cannot write until then; empty: the fence accepts every version. Its time is that of
+// the barrier that raised the fence, so the words do not change while it lasts.
+func (p *schemaPass) outage() string {
+	version := p.status.MinWriterVersion
+	if version == 0 {
+		return ""
+	}
+	since := ""
+	for _, row := range slices.Backward(p.status.History) {
+		if row.MinWriterVersion == version { // the first that did
+			since = " since the barrier of " + row.AppliedAt.UTC().Format(time.RFC3339)
+		}
+	}
+	return fmt.Sprintf("programs below version %d cannot write%s, and version %d does not serve: ", version, since, p.gate.Running)
 }
