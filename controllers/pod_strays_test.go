@@ -34,7 +34,7 @@ func TestStraysAreLookedForPageByPage(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
-		fmt.Fprint(w, pages[from])
+		_, _ = fmt.Fprint(w, pages[from])
 	}))
 	defer server.Close()
 	scheme := runtime.NewScheme()

@@ -139,8 +139,8 @@ func statusRemove(f *fixture) {
 	f.must(err, "remove again")
 	same(f, "statements when there is nothing", len(again), 0)
 	// And back. With the record went what showed that a backfill was done: the gate of no version opens on a file that speaks of one.
-	f.refuse(version2(titleNorm(2)), storage.CodeContentDrift)
-	f.refuse(next(version2(titleNorm(2))), storage.CodeContentDrift)
+	f.wantMessage(f.refuse(version2(titleNorm(2)), storage.CodeContentDrift), "title-norm", "nothing shows that its backfill was done")
+	f.wantMessage(f.refuse(next(version2(titleNorm(2))), storage.CodeContentDrift), "title-norm", "nothing shows that its backfill was done")
 	f.apply(version2()) // nothing else that stayed is in its way
 	report, err := f.store.CheckFence(f.ctx)
 	f.must(err, "check the fence that was put back")
