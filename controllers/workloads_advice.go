@@ -78,7 +78,8 @@ func (a advice) countRefused(refused int64, now time.Time) advice {
 	return a
 }
 
-// unversionedWriters says who writes without a version, as far as it is known; empty: nobody.
+// unversionedWriters says who writes without a version, as far as it is known; empty: nobody. The fence counts what it refuses and not why: the
+// transaction is rolled back with all that it could have said, but for a sequence.
 func (a advice) unversionedWriters(now time.Time) string {
 	var parts []string
 	for _, writer := range a.unversioned[:min(len(a.unversioned), maxNamedPods)] {
@@ -89,7 +90,8 @@ func (a advice) unversionedWriters(now time.Time) string {
 		parts = append(parts, fmt.Sprintf("%d more", more))
 	}
 	if a.refusedNew > 0 && now.Sub(a.refusedAt) < refusalsShown {
-		parts = append(parts, fmt.Sprintf("the fence refused %d writes for a missing or too low version, the last within the last %d minutes",
+		parts = append(parts, fmt.Sprintf(
+			"the fence refused %d writes of programs without a version, or with one that is too low (their own errors say which), the last within the last %d minutes",
 			a.refusedNew, int(refusalsShown.Minutes())))
 	}
 	return strings.Join(parts, "; ")

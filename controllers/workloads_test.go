@@ -162,7 +162,8 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 			VALUES ('ward-0', 1, 'c', '1', 'a', 0)`)
 		Expect(err).To(HaveOccurred())
 		object, _ = g.pass()
-		Expect(condition(object, v1alpha1.ConditionUnversionedWriters).Message).To(ContainSubstring("refused 1 writes"))
+		Expect(condition(object, v1alpha1.ConditionUnversionedWriters).Message).To(
+			ContainSubstring("refused 1 writes of programs without a version, or with one that is too low"))
 		g.clock.advance(refusalsShown)
 		object, _ = g.pass()
 		Expect(condition(object, v1alpha1.ConditionUnversionedWriters)).To(BeNil())

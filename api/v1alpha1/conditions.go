@@ -184,9 +184,10 @@ const (
 	// ReasonWriteRefused appears with it; the message has the number, some names, and the API server's words.
 	ReasonWriteRefused = "WriteRefused"
 
-	// ConditionUnversionedWriters is true when programs write to the sources without a version, or were refused for it.
+	// ConditionUnversionedWriters is true when programs write to the sources without a version, as far as a sample can tell, or when the fence
+	// refused writes a short while ago. What it refuses it counts and does not tell apart: a version that was missing, or one that was too low.
 	ConditionUnversionedWriters = "UnversionedWriters"
-	// ReasonVersionMissing appears with it; the message has number, application and user.
+	// ReasonVersionMissing appears with it; the message has number, application and user of a sample, or the number of refused writes.
 	ReasonVersionMissing = "VersionMissing"
 
 	// ConditionGateBypassed is true while a person has opened the gate for a time. The fence is not touched by it.
