@@ -23,7 +23,7 @@ test: ## Check that generated files are current, and run all tests against real 
 	./hack/test.sh
 
 .PHONY: generate
-generate: ## Write what is made from the Go sources: deep-copy methods, CRDs, the role, docs/api.md.
+generate: ## Write what is made from the Go sources: deep-copy methods, CRDs, the role, docs/api.md and docs/metrics.md.
 	./hack/generate.sh
 
 .PHONY: fmt

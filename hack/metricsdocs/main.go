@@ -29,10 +29,10 @@ lets ` + "`get`" + ` that path (ClusterRole ` + "`syncbarrier-metrics-reader`" +
 ` + "`syncbarrier-metrics-reader`" + `. If your Prometheus selects ServiceMonitors by a label, add it by a patch, too.
 
 ` + "```yaml" + `
-resources: [https://github.com/syncbarrier/syncbarrier/config/default]
+resources: [https://github.com/syncbarrier/syncbarrier//config/default?ref=v0.1.0]
 components:
-- https://github.com/syncbarrier/syncbarrier/config/monitoring
-- https://github.com/syncbarrier/syncbarrier/config/alerts
+- https://github.com/syncbarrier/syncbarrier//config/monitoring?ref=v0.1.0
+- https://github.com/syncbarrier/syncbarrier//config/alerts?ref=v0.1.0
 ` + "```" + `
 
 | metric | type | labels | what it says |
