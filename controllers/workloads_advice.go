@@ -35,6 +35,8 @@ type advice struct {
 	refused      int64 // by the last read
 	refusedNew   int64 // since the operator looks
 	refusedAt    time.Time
+	mislabelled  []string  // pods that require the SyncSchema, with another label than asks for the gate
+	labelsAt     time.Time // when they were looked for last; zero: not for this version
 }
 
 // refusalsShown is how long a refused write is shown after the last one.

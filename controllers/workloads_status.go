@@ -83,6 +83,7 @@ func (r *SyncSchemaReconciler) seePods(ctx context.Context, pass *schemaPass) (*
 	})
 	slices.Sort(seen.ungated)
 	pass.pods = seen
+	r.seeMislabelled(ctx, pass)
 	return nil, nil
 }
 
@@ -165,10 +166,8 @@ func (p *schemaPass) addPodConditions(set *conditionSet) {
 	if p.pods == nil {
 		return
 	}
-	if n := len(p.pods.ungated); n > 0 {
-		set.add(v1alpha1.ConditionPodsUngated, "True", v1alpha1.ReasonPodsWithoutGate, fmt.Sprintf(
-			"%d pods ask for the gate and run without it: %s. They came while no webhook was there; delete them, or roll their workload out again",
-			n, someOf(p.pods.ungated, maxNamedPods)))
+	if text := p.ungatedText(); text != "" {
+		set.add(v1alpha1.ConditionPodsUngated, "True", v1alpha1.ReasonPodsWithoutGate, text)
 	}
 	p.addWorkloadsSafe(set)
 }

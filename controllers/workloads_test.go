@@ -142,6 +142,27 @@ var _ = Describe("The workloads of a SyncSchema", func() {
 		Expect(g.events.heard("ProgressDeadline")[0]).To(ContainSubstring("Deployment short has progressDeadlineSeconds 1"))
 	})
 
+	It("are named where the label that asks for the gate is mistyped: nobody else is asked about them", func() {
+		labelled := func(value string) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.Spec.ReadinessGates, p.Labels[v1alpha1.LabelGate] = nil, value }
+		}
+		g.pod("opted-out", "billing=6", labelled("true"))
+		g.apply(g.clinic(6))
+		object, _ := g.pass()
+		Expect(condition(object, v1alpha1.ConditionPodsUngated)).To(BeNil(), "another SyncSchema's")
+		wrong := g.pod("mistyped", "clinic=6", labelled("true"))
+		g.clock.advance(DefaultResync)
+		object, _ = g.pass()
+		Expect(condition(object, v1alpha1.ConditionPodsUngated).Message).To(And(
+			ContainSubstring(`1 pods name this SyncSchema in syncbarrier.dev/requires, and their label syncbarrier.dev/gate is not "enabled"`),
+			ContainSubstring("nothing holds them: mistyped. Put the label right")))
+		Expect(g.events.of(v1alpha1.ReasonPodsWithoutGate)).To(Equal(1))
+		Expect(suite.admin.Delete(g.ctx, wrong, client.GracePeriodSeconds(0))).To(Succeed())
+		g.clock.advance(DefaultResync)
+		object, _ = g.pass()
+		Expect(condition(object, v1alpha1.ConditionPodsUngated)).To(BeNil())
+	})
+
 	It("show who writes without a version, before the barrier by a sample and after it by what the fence refused", func() {
 		_, of := g.deployment("front", 1)
 		g.pod("front-0", "clinic=6", of("6"))
