@@ -172,8 +172,8 @@ const (
 	// ReasonOutage appears when a workload has no serving pod while new ones are held.
 	ReasonOutage = "Outage"
 
-	// ConditionPodsUngated is true when pods asked for the gate and run without it. Ready is not touched by it: the fence still
-	// protects the data.
+	// ConditionPodsUngated is true when pods asked for the gate and run without it, or name a version that they require under a label that is
+	// mistyped. Ready is not touched by it: the fence still protects the data.
 	ConditionPodsUngated = "PodsUngated"
 	// ReasonPodsWithoutGate appears with it; the message has their number and some names.
 	ReasonPodsWithoutGate = "PodsWithoutGate"
