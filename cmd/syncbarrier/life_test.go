@@ -231,6 +231,10 @@ func TestTheGateOfAFileIsClosedOnAnotherSyncSchemasDatabase(t *testing.T) {
 				t.Errorf("the answer does not say %q: %s", want, closed.out)
 			}
 		}
+		planned := run(t, d, other, "plan", "-f", "-").must(t, 0)
+		if !strings.Contains(planned.out, "owned by /default/clinic") {
+			t.Errorf("the plan does not say whose the database is: %s", planned.out)
+		}
 		waited := run(t, d, other, "gate", "-f", "-", "--wait", "--timeout", "1s").must(t, 4)
 		if !strings.Contains(waited.out, "Conflict") {
 			t.Errorf("it waited for another reason: %s", waited.out)

@@ -22,6 +22,8 @@ func (p *Program) planCommand() *cobra.Command {
 		Long: `Show what apply would do now, and change nothing: its locks in their order, its statements, whom the fence would refuse, which backfills follow and
 how many rows they go over, how long old programs would be kept from writing, and who writes to the sources without a version at present.
 
+A database schema of another owner, such as the operator, is planned too, with a note: apply from here would be refused.
+
 Rows and times are estimates. The hash names exactly these locks and statements on exactly this version; an approval in a cluster names it.`,
 		Example: "  syncbarrier plan -f clinic.yaml --database postgres://app@db/clinic",
 		Args:    cobra.NoArgs,
@@ -34,6 +36,7 @@ Rows and times are estimates. The hash names exactly these locks and statements 
 			if err := p.checkStandalone(ctx, s); err != nil {
 				return err
 			}
+			s.target.OfAnyOwner = true // it only reads; what apply would say is a note
 			plan, err := s.store.Plan(ctx, s.target)
 			if err != nil {
 				return err

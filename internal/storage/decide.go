@@ -92,6 +92,19 @@ func Decide(target Target, facts Facts) (Decision, error) {
 	return d.decision, nil
 }
 
+// DecidePlan is Decide for a Plan, which only reads: where the target asks for it, a database schema of another owner is judged as if it had been
+// taken over, and a warning says whose it is (docs/design.md section 7). Errors: those of Decide.
+func DecidePlan(target Target, facts Facts) (Decision, error) {
+	if owner := facts.Owner; target.OfAnyOwner && !target.Owner.Has(owner) && target.TakeOver != owner.String() {
+		target.TakeOver = owner.String()
+		decision, err := Decide(target, facts)
+		decision.Warnings = append(decision.Warnings, fmt.Sprintf(
+			"this database schema is owned by %s; apply from here would be refused without --take-over %s", owner, owner))
+		return decision, err
+	}
+	return Decide(target, facts)
+}
+
 type decider struct {
 	target   Target
 	facts    Facts

@@ -36,7 +36,7 @@ type Store interface {
 
 // Barriers plan and apply schema versions (docs/design.md section 3).
 type Barriers interface {
-	// Plan says what EnsureSchema would do now. It changes nothing and takes no lock. Errors: those of Decide.
+	// Plan says what EnsureSchema would do now. It changes nothing and takes no lock. Errors: those of DecidePlan.
 	Plan(ctx context.Context, target Target) (Plan, error)
 	// EnsureSchema makes one attempt to bring the database to the target: catalog, locks, facts, Decide, steps, marker,
 	// checkpoints, fence, checks, COMMIT. It either does all of it or nothing. attempt counts from 1 and goes into the

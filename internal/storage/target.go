@@ -19,6 +19,8 @@ type Target struct {
 	PlanHash string
 	// WritersKnown has Plan leave out its look at who writes to the sources, which lasts seconds. It changes nothing else.
 	WritersKnown bool
+	// OfAnyOwner has Plan look at a database schema of another owner too, with a warning that says whose it is. EnsureSchema knows nothing of it.
+	OfAnyOwner bool
 }
 
 // Layout says how an application table is laid out.

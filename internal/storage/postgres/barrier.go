@@ -45,6 +45,7 @@ type barrier struct {
 	timeout   time.Duration     // for the wait for locks
 	statement time.Duration     // for each statement
 	types     map[string]string // canonical types of the target
+	plans     bool              // only to say what it would do
 }
 
 // view is what one snapshot showed. What follows from it is decided again under the locks.
@@ -107,7 +108,11 @@ func (b *barrier) lookIn(ctx context.Context, tx pgx.Tx) (v view, err error) {
 	if v.facts, err = b.store.readFacts(ctx, tx, b.target, b.types); err != nil {
 		return v, err
 	}
-	if v.decision, err = storage.Decide(b.target, v.facts); err != nil {
+	decide := storage.Decide
+	if b.plans {
+		decide = storage.DecidePlan
+	}
+	if v.decision, err = decide(b.target, v.facts); err != nil {
 		return v, err
 	}
 	if v.facts.Protocol != 0 {

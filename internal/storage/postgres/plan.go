@@ -30,7 +30,7 @@ const (
 //
 // Errors: those of storage.Decide. A weakened fence is among the warnings of the decision; EnsureSchema would be refused for it.
 func (s *Store) Plan(ctx context.Context, target storage.Target) (storage.Plan, error) {
-	b := &barrier{store: s, target: target, timeout: defaultLockTimeout}
+	b := &barrier{store: s, target: target, timeout: defaultLockTimeout, plans: true}
 	err := storage.CheckTarget(target, storage.PostgreSQL)
 	if err != nil {
 		return storage.Plan{}, err

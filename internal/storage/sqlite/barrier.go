@@ -73,16 +73,7 @@ func (f *finding) decide(ctx context.Context, q querier) (err error) {
 	return err
 }
 
-// judge reads the facts in the caller's transaction and decides.
-func (s *Store) judge(ctx context.Context, q querier, target storage.Target) (finding, error) {
-	f, err := s.find(ctx, q, target)
-	if err == nil {
-		err = f.decide(ctx, q)
-	}
-	return f, err
-}
-
-// examine is judge behind a look at fence and guards. What has been weakened since this build's were installed is not mended in silence,
+// examine reads the facts in the caller's transaction and decides, behind a look at fence and guards. What has been weakened since this build's were installed is not mended in silence,
 // because rows may have got in: it is refused before anything is judged by what stands there, and RepairFence mends and counts.
 func (s *Store) examine(ctx context.Context, q querier, target storage.Target) (finding, error) {
 	f, err := s.find(ctx, q, target)

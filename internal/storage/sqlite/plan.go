@@ -18,7 +18,7 @@ func (s *Store) Plan(ctx context.Context, target storage.Target) (plan storage.P
 		return storage.Plan{}, err
 	}
 	err = s.inTx(ctx, fmt.Sprintf("plan version %d of %s", target.Version, s.path), false, func(ctx context.Context, tx *sql.Conn) error {
-		found, err := s.judge(ctx, tx, target)
+		found, err := s.foresee(ctx, tx, target)
 		if err != nil {
 			return err
 		}
@@ -30,6 +30,18 @@ func (s *Store) Plan(ctx context.Context, target storage.Target) (plan storage.P
 	}
 	plan.Blockers = s.blockers()
 	return plan, nil
+}
+
+// foresee reads the facts in the caller's transaction and decides for a plan.
+func (s *Store) foresee(ctx context.Context, q querier, target storage.Target) (finding, error) {
+	f, err := s.find(ctx, q, target)
+	if err != nil {
+		return f, err
+	}
+	if f.facts, err = readFacts(ctx, q, f.objects, target); err == nil {
+		f.decision, err = storage.DecidePlan(target, f.facts)
+	}
+	return f, err
 }
 
 // planOf describes a decision.

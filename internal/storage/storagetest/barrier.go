@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -270,10 +271,31 @@ func barrierOwner(f *fixture) {
 	other.Owner = storage.Owner{Cluster: "c1", Namespace: "shop", Name: "clinic"}
 	err := f.refuse(other, storage.CodeConflict)
 	f.wantMessage(err, "default", "clinic")
+	barrierPlanOfAnother(f, other.Owner)
 	other.TakeOver = owner.String()
 	f.apply(other)
 	err = f.refuse(version1(), storage.CodeConflict)
 	f.wantMessage(err, "shop", "c1")
+}
+
+// barrierPlanOfAnother: whoever may read may see the next version's plan, the same that its owner sees; nobody else may carry it out.
+func barrierPlanOfAnother(f *fixture, another storage.Owner) {
+	f.Helper()
+	next := version2(titleNorm(2))
+	owners, err := f.store.Plan(f.ctx, next)
+	f.must(err, "plan of the owner")
+	next.Owner = another
+	_, err = f.store.Plan(f.ctx, next)
+	f.wantCode(err, storage.CodeConflict)
+	next.OfAnyOwner = true
+	plan, err := f.store.Plan(f.ctx, next)
+	f.must(err, "plan of another")
+	same(f, "hash of another's plan", plan.Hash, owners.Hash)
+	if said := strings.Join(plan.Decision.Warnings, "\n"); !strings.Contains(said, "owned by "+owner.String()) || !strings.Contains(said, "--take-over "+owner.String()) {
+		f.Errorf("the plan of another says %q", said)
+	}
+	f.refuse(next, storage.CodeConflict)
+	same(f, "marker", f.number("SELECT schema_version FROM sync_schema_meta WHERE id = 1"), 1)
 }
 
 func barrierPlan(f *fixture) {
