@@ -37,6 +37,8 @@ type Waiting struct {
 // the attempt that succeeded. When ctx ends first the error is that of the last attempt that came to its end, which says who was in the way, or
 // the context's own.
 //
+// A right that the role lacks is not waited for: whoever called is there to grant it, and the error says so at once.
+//
 // A lost acknowledgement of COMMIT is resolved here by asking again on a new connection: a barrier that did commit is found
 // by its marker and content hash, and agreed with.
 func (e *Engine) Apply(ctx context.Context, target storage.Target) (storage.BarrierResult, error) {
@@ -51,7 +53,7 @@ func (e *Engine) Apply(ctx context.Context, target storage.Target) (storage.Barr
 		if ctx.Err() != nil && last != nil && storage.ClassOf(err) == storage.ClassCancelled {
 			return storage.BarrierResult{}, fmt.Errorf("gave up during attempt %d: %w", attempt.Number, last)
 		}
-		if !storage.ClassOf(err).Retryable() || ctx.Err() != nil {
+		if !storage.ClassOf(err).Retryable() || ctx.Err() != nil || storage.CodeOf(err) == storage.CodeRightMissing {
 			return storage.BarrierResult{}, endedBy(ctx, err)
 		}
 		pause := Pause(attempt.Number, e.time().Now().Sub(started), result.LockHold, err, rand.Float64())

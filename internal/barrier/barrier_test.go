@@ -95,6 +95,28 @@ func (r refusing) EnsureSchema(_ context.Context, _ storage.Target, attempt stor
 	return storage.BarrierResult{}, storage.Refuse(storage.CodeCancelled, "wait for who holds the tables")
 }
 
+// forbidden is a Store whose role lacks a right.
+type forbidden struct {
+	storage.Store
+	attempts *int
+}
+
+func (f forbidden) EnsureSchema(context.Context, storage.Target, storage.Attempt) (storage.BarrierResult, error) {
+	*f.attempts++
+	return storage.BarrierResult{}, storage.Refuse(storage.CodeRightMissing, "permission denied for schema public")
+}
+
+func TestARightThatIsMissingIsToldAtOnce(t *testing.T) {
+	attempts := 0
+	at := &passing{now: time.Unix(0, 0)}
+	ctx, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	_, err := (&barrier.Engine{Store: forbidden{attempts: &attempts}, Clock: at}).Apply(ctx, storage.Target{})
+	if storage.CodeOf(err) != storage.CodeRightMissing || attempts != 1 || !at.now.Equal(time.Unix(0, 0)) {
+		t.Errorf("after %d attempts and %s: %v", attempts, at.now.Sub(time.Unix(0, 0)), err)
+	}
+}
+
 func TestWhoWasInTheWayIsSaidWhenTheTimeIsUp(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()

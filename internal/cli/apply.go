@@ -27,7 +27,8 @@ func (p *Program) applyCommand() *cobra.Command {
 		Long: `Migrate behind one exclusive lock, raise the fence, run the declared backfills to their activation, and read the serve gate.
 
 Run it again at any time: what is done is agreed with, what is under way goes on where it stopped. It ends with 0 when the
-gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own.
+gate of the file's version is open, and with 3 when it is not, because a checkpoint is left to a program of your own. What passes is waited for until --timeout (4). A right that
+the role lacks does not pass by itself: it is told at once, with 4 too.
 
 A file with spec.suspend begins nothing, as in a cluster: no barrier, no backfill, no activation. What the gate says is read and answered all the same.`,
 		Example: "  syncbarrier apply -f clinic.yaml --database postgres://app@db/clinic\n  syncbarrier apply -f clinic.yaml --database sqlite:clinic.db --timeout 10m",
@@ -131,6 +132,9 @@ func (p *Program) applyBarrier(ctx context.Context, s *session) (storage.Barrier
 		p.say("attempt %d: %s: %v; trying again in %s", w.Attempt, storage.ClassOf(w.Err), w.Err, w.Pause.Round(100_000_000))
 	}}
 	result, err := engine.Apply(ctx, s.target)
+	if storage.CodeOf(err) == storage.CodeRightMissing {
+		return result, fmt.Errorf("the role lacks a right; grant it and run apply again (syncbarrier plan notes the rights it knows to be missing): %w", err)
+	}
 	if err != nil {
 		return result, err
 	}
