@@ -40,6 +40,9 @@ make_network() {
 	{ iptables-save && ip6tables-save; } | grep '^:KUBE-' >"$state/chains-before" || true
 	# This first: from here on there is something to undo.
 	ip link add "$bridge" type bridge
+	# A bridge of its own address. Left alone it takes the lowest of its ports',
+	# another one with each pod that comes or goes, and pods send to the old one.
+	ip link set "$bridge" address "$(cat "/sys/class/net/$bridge/address")"
 	ip addr add "$gateway/24" dev "$bridge"
 	ip link set "$bridge" up
 	# A service's address that has no rule yet, or none any more, ends here

@@ -47,6 +47,9 @@ func runLoad(ctx context.Context) error {
 		kept:  &http.Client{Timeout: 2 * requestTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
 		fresh: &http.Client{Timeout: 2 * requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
+	if err := l.reach(ctx); err != nil {
+		return err
+	}
 	next, report := time.NewTicker(time.Second/time.Duration(rate)), time.NewTicker(time.Second)
 	defer next.Stop()
 	defer report.Stop()
@@ -62,6 +65,26 @@ func runLoad(ctx context.Context) error {
 			}
 		case <-next.C:
 			requests.Go(func() { l.ask(n) })
+		}
+	}
+}
+
+// reach waits until the clinic answers a request, whatever it says: users come to a service that is there. A Service has no way to pods that have
+// just become Ready until kube-proxy has made it one, which takes seconds on a busy node.
+func (l *load) reach(ctx context.Context) error {
+	ctx, end := context.WithTimeout(ctx, time.Minute)
+	defer end()
+	pause := time.NewTicker(100 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		_, status, _, err := call(l.fresh, http.MethodGet, l.target+"/patients/1", "")
+		if status != "error" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", l.target, err)
+		case <-pause.C:
 		}
 	}
 }
