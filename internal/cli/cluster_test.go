@@ -53,6 +53,7 @@ func TestInACluster(t *testing.T) {
 		"bypass writes until when and why, and takes it back":                     bypassDecides,
 		"watch says each thing once and ends when the object is Ready":            watchEndsReady,
 		"watch ends with the exit code of the reason when a person must act":      watchEndsStalled,
+		"watch does not end with a verdict of before a retry":                     watchAfterRetry,
 		"watch gives up after its time":                                           watchGivesUp,
 		"a user without the right is told which one":                              forbidden,
 		"a name that is not there, a name too many, a database and a cluster too": wrongCalls,

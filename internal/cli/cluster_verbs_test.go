@@ -214,6 +214,29 @@ func watchEndsStalled(t *testing.T, u *person) {
 	}
 }
 
+func watchAfterRetry(t *testing.T, u *person) {
+	schema := u.create(t, stalled)
+	u.run(t, "retry", "clinic").exits(t, exitDone)
+	u.clock = &steps{next: []func(){func() { u.says(t, u.again(t, schema), open) }}}
+	got := u.run(t, "watch", "clinic")
+	got.exits(t, exitDone)
+	got.has(t, "of before: ContentDrift", "GateOpen")
+
+	u.annotate(t, schema, time.Now().Add(-time.Hour)) // a request of long ago hides no verdict
+	u.says(t, u.again(t, schema), stalled)
+	u.run(t, "watch", "clinic").exits(t, 24)
+}
+
+// annotate asks for another attempt, at a time.
+func (u *person) annotate(t *testing.T, schema *v1alpha1.SyncSchema, at time.Time) {
+	t.Helper()
+	found := u.again(t, schema)
+	found.Annotations[v1alpha1.AnnotationRetry] = at.UTC().Format(time.RFC3339)
+	if err := u.admin.Update(t.Context(), found); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func watchGivesUp(t *testing.T, u *person) {
 	u.create(t, waiting)
 	got := u.run(t, "watch", "clinic", "--timeout", "300ms")

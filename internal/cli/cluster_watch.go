@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/syncbarrier/syncbarrier/api/v1alpha1"
 	"github.com/syncbarrier/syncbarrier/internal/storage"
@@ -27,6 +30,8 @@ func (p *Program) watchCommand() *cobra.Command {
   with 0         when it is Ready: the gate of its version is open
   with 20 to 29  when it is Stalled: nothing goes on before a person acts (1 for a reason that has no code)
   with 4         after --timeout
+
+A verdict from before a 'retry' of the last 30 seconds ends nothing: the operator has that long to come to another.
 
 An API server that is away for a while is waited for. With -o json each line is an object of its own.`,
 		Example: "  kubectl syncbarrier watch clinic -n shop --timeout 30m",
@@ -50,6 +55,23 @@ type follower struct {
 	cluster *cluster
 	name    string
 	said    string // the last line, so that nothing is said twice
+	waited  bool   // for what the operator says to a request for another attempt
+}
+
+// retryWait is how long after a request for another attempt a verdict that is older than the request is not believed. An operator that comes
+// to the same verdict again leaves its time as it was, so no more can be told.
+const retryWait = 30 * time.Second
+
+// beforeRetry says that the object is Stalled by a verdict of before the request of a person that was made just now.
+func (f *follower) beforeRetry(schema *v1alpha1.SyncSchema) bool {
+	asked, err := time.Parse(time.RFC3339, schema.Annotations[v1alpha1.AnnotationRetry])
+	return err == nil && f.cluster.time.Now().Sub(asked).Abs() < retryWait && olderThanRetry(schema)
+}
+
+func olderThanRetry(schema *v1alpha1.SyncSchema) bool {
+	asked, err := time.Parse(time.RFC3339, schema.Annotations[v1alpha1.AnnotationRetry])
+	verdict := meta.FindStatusCondition(schema.Status.Conditions, v1alpha1.ConditionStalled)
+	return err == nil && verdict != nil && verdict.Status == metav1.ConditionTrue && !verdict.LastTransitionTime.After(asked)
 }
 
 // follow reads and shows until the object is Ready or Stalled.
@@ -64,6 +86,14 @@ func (f *follower) follow(ctx context.Context) error {
 			return err
 		default:
 			out := newSchemaOutput(schema, checkpoints)
+			if f.beforeRetry(schema) {
+				f.line(watchLine{Reason: "Retried", Message: "another attempt was asked for; what the operator says is of before: " + out.Reason})
+				f.waited = true
+				break
+			}
+			if f.waited && isStalled(schema) && olderThanRetry(schema) {
+				f.line(watchLine{Reason: "Retried", Message: fmt.Sprintf("%s after another attempt was asked for the verdict has not changed", retryWait)})
+			}
 			f.line(newWatchLine(out))
 			if done, err := outcome(schema, out); done {
 				return err
