@@ -209,6 +209,9 @@ func TestRemoveShowsBeforeItDropsAndKeepsTheApplicationsData(t *testing.T) {
 			t.Error("showing changed something")
 		}
 		run(t, d, "", "remove", "--yes").must(t, 0)
+		if again := run(t, d, "", "remove", "--yes").must(t, 0); !strings.Contains(again.out, "nothing of Syncbarrier's is here") {
+			t.Errorf("a second remove says %q", again.out)
+		}
 		if n := d.number(t, wrongRows); n != 0 {
 			t.Errorf("%d rows are wrong", n)
 		}

@@ -71,7 +71,7 @@ func (p *Program) checkpointList() *cobra.Command {
 			for _, c := range status.Checkpoints {
 				checkpoints = append(checkpoints, newCheckpointOutput(c))
 			}
-			out := listOutput{Reason: "Listed", Message: fmt.Sprintf("%d checkpoints", len(checkpoints)), Checkpoints: checkpoints}
+			out := listOutput{Reason: "Listed", Message: countOf(int64(len(checkpoints)), "checkpoint", "checkpoints"), Checkpoints: checkpoints}
 			return p.print(out, func(w io.Writer) { writeCheckpoints(w, checkpoints) })
 		},
 	}
@@ -133,7 +133,7 @@ func (p *Program) checkpointClaim() *cobra.Command {
 				return err
 			}
 			out := claimOutput{Reason: "Claimed", Name: claim.Name, Token: claim.Token, Rows: claim.Rows,
-				Message: fmt.Sprintf("%d rows of checkpoint %q are this claim's", len(claim.Rows), claim.Name)}
+				Message: fmt.Sprintf("this claim has %s of checkpoint %q", countOf(int64(len(claim.Rows)), "row", "rows"), claim.Name)}
 			return p.print(out, func(w io.Writer) {
 				writeLine(w, "claim %s", claim.Token)
 				writeRows(w, claim.Rows)

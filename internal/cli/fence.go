@@ -53,7 +53,7 @@ func (p *Program) fenceVerb(verb, short string) *cobra.Command {
 				Message: fmt.Sprintf("fence and guards are intact; writers from version %d on are accepted", report.MinWriterVersion)}
 			if !report.Intact() {
 				out.Reason = string(storage.ClassFenceBroken)
-				out.Message = fmt.Sprintf("%d findings; %d commits got in below the fence", len(report.Findings), report.GotIn)
+				out.Message = fmt.Sprintf("%s; %s got in below the fence", countOf(int64(len(report.Findings)), "finding", "findings"), countOf(report.GotIn, "commit", "commits"))
 			}
 			if err := p.print(out, func(w io.Writer) { writeFence(w, out) }); err != nil {
 				return err

@@ -205,7 +205,7 @@ func rowsWord(partitions int) string {
 	if partitions == 0 {
 		return "all partitions"
 	}
-	return strconv.Itoa(partitions) + " partitions"
+	return countOf(int64(partitions), "partition", "partitions")
 }
 
 // about rounds a duration the way people say it.

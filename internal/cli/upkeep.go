@@ -24,7 +24,7 @@ func (p *Program) abandonCommand() *cobra.Command {
 				return err
 			}
 			return p.print(map[string]any{"reason": "Abandoned", "message": fmt.Sprintf("checkpoint %q is abandoned", name), "rows": rows}, func(w io.Writer) {
-				writeLine(w, "checkpoint %q of version %d is abandoned: %d rows deleted", name, version, rows)
+				writeLine(w, "%s", abandonedWord(name, version, rows))
 			})
 		})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
@@ -42,6 +42,12 @@ func (p *Program) abandonCommand() *cobra.Command {
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the history")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
 	return cmd
+}
+
+// abandonedWord says that the rows that went were those of the catalog.
+func abandonedWord(name string, version int64, rows int) string {
+	return fmt.Sprintf("checkpoint %q of version %d is given up: %s of its progress deleted, no row of yours was touched",
+		name, version, countOf(int64(rows), "record", "records"))
 }
 
 // whoami names the person for the history.
@@ -111,6 +117,9 @@ func (p *Program) removeCommand() *cobra.Command {
 			return p.print(map[string]any{"reason": removeWord(yes), "message": removeWord(yes), "statements": statements}, func(w io.Writer) {
 				for _, statement := range statements {
 					writeStatements(w, "", []string{statement + ";"})
+				}
+				if len(statements) == 0 {
+					writeLine(w, "nothing of Syncbarrier's is here")
 				}
 				if !yes && len(statements) > 0 {
 					writeLine(w, "-- nothing was changed; --yes runs this. The fence goes with it: old programs can write again.")
