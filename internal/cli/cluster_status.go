@@ -178,7 +178,7 @@ func writeSchema(w io.Writer, schema *v1alpha1.SyncSchema, out schemaOutput) {
 	if out.Plan != nil {
 		writeClusterPlan(w, out.Name, out.Plan)
 	}
-	writeClusterCheckpoints(w, out.Checkpoints)
+	writeClusterCheckpoints(w, out.Checkpoints, out.Message)
 }
 
 // worthShowing are the conditions that say more than Ready does.
@@ -237,7 +237,7 @@ func writePlanned(w io.Writer, plan *v1alpha1.Plan) {
 	writeLine(w, "  old programs out  for about %s", milliseconds(plan.ExpectedPauseMilliseconds))
 }
 
-func writeClusterCheckpoints(w io.Writer, checkpoints []clusterCheckpointOut) {
+func writeClusterCheckpoints(w io.Writer, checkpoints []clusterCheckpointOut, said string) {
 	if len(checkpoints) == 0 {
 		return
 	}
@@ -248,7 +248,7 @@ func writeClusterCheckpoints(w io.Writer, checkpoints []clusterCheckpointOut) {
 		if state == "" {
 			state = "not declared"
 		}
-		rows = append(rows, []string{cell(c.Checkpoint), strconv.Itoa(int(c.Version)), state, activatedWord(c.Partitions), progressWord(c.Rows), c.Reason, holdOr(c.HoldReason, c.JobName)})
+		rows = append(rows, []string{cell(c.Checkpoint), strconv.Itoa(int(c.Version)), state, activatedWord(c.Partitions), progressWord(c.Rows), c.Reason, holdOr(unsaid(c.HoldReason, said), c.JobName)})
 	}
 	table(w, []string{"CHECKPOINT", "VERSION", "STATE", "ACTIVATED", "ROWS", "REASON", "JOB"}, rows)
 }
@@ -258,6 +258,14 @@ func holdOr(hold, job string) string {
 		return strings.TrimSpace(job + " (held: " + hold + ")")
 	}
 	return job
+}
+
+// unsaid is a text, or nothing where what was said before has it.
+func unsaid(text, said string) string {
+	if strings.Contains(said, strings.TrimSuffix(text, ".")) {
+		return ""
+	}
+	return text
 }
 
 func activatedWord(counts *v1alpha1.PartitionCounts) string {

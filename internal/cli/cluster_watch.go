@@ -149,7 +149,7 @@ func newWatchLine(out schemaOutput) watchLine {
 		if line.Checkpoints == nil {
 			line.Checkpoints = map[string]string{}
 		}
-		word := reasonAndMessage(c.Reason, c.HoldReason)
+		word := reasonAndMessage(c.Reason, unsaid(c.HoldReason, out.Message))
 		if c.Rows != nil {
 			word += ", rows " + progressWord(c.Rows)
 		}

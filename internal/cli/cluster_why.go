@@ -147,7 +147,11 @@ func sentence(condition corev1.PodCondition) string {
 	if condition.Reason == "" {
 		return ""
 	}
-	return ": " + reasonAndMessage(condition.Reason, strings.TrimSuffix(condition.Message, "."))
+	message := strings.TrimSuffix(condition.Message, ".")
+	if strings.Contains(message, " "+condition.Reason+" on ") { // the operator's own sentence has the reason behind the name and version
+		return ": " + message
+	}
+	return ": " + reasonAndMessage(condition.Reason, message)
 }
 
 // others says what else keeps a pod from being Ready.

@@ -1,6 +1,11 @@
 package cli
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 func TestOneIsNotMany(t *testing.T) {
 	for got, want := range map[string]string{
@@ -13,5 +18,23 @@ func TestOneIsNotMany(t *testing.T) {
 		if got != want {
 			t.Errorf("it says %q, want %q", got, want)
 		}
+	}
+}
+
+func TestAReasonIsSaidOnce(t *testing.T) {
+	for got, want := range map[string]string{
+		sentence(corev1.PodCondition{Reason: "GateOpen", Message: "clinic=7 GateOpen on 77/clinic/public: version 7 may serve"}): ": clinic=7 GateOpen on 77/clinic/public: version 7 may serve",
+		sentence(corev1.PodCondition{Reason: "Unschedulable", Message: "no node."}):                                              ": Unschedulable: no node",
+		unsaid("2 rows are wrong.", "checkpoint c: 2 rows are wrong; mend them"):                                                 "",
+		unsaid("paused", "2 rows are wrong"):                                                                                     "paused",
+	} {
+		if got != want {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+	}
+	line := newWatchLine(schemaOutput{Reason: "VerificationFailed", Message: "c: 2 rows are wrong",
+		Checkpoints: []clusterCheckpointOut{{Checkpoint: "c", Reason: "VerificationFailed", HoldReason: "2 rows are wrong"}}})
+	if strings.Count(line.text, "2 rows are wrong") != 1 {
+		t.Errorf("watch says %q", line.text)
 	}
 }
