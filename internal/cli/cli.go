@@ -4,9 +4,11 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -168,6 +170,18 @@ Exit codes:
   10 ownership lost                   25 LayoutMismatch       143 SIGTERM
   11 a newer catalog`
 
+// knownVerb refuses a verb that there is not, and names those that are near.
+func knownVerb(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(near, " or "))
+	}
+	return err
+}
+
 func (p *Program) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           programName,
@@ -176,8 +190,10 @@ func (p *Program) command() *cobra.Command {
 		Version:       p.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          knownVerb,
+
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&p.flags.database, "database", "", "postgres://USER:PASSWORD@HOST/DATABASE, or sqlite:PATH (default: $"+databaseVariable+")")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -36,5 +37,13 @@ func TestAReasonIsSaidOnce(t *testing.T) {
 		Checkpoints: []clusterCheckpointOut{{Checkpoint: "c", Reason: "VerificationFailed", HoldReason: "2 rows are wrong"}}})
 	if strings.Count(line.text, "2 rows are wrong") != 1 {
 		t.Errorf("watch says %q", line.text)
+	}
+}
+
+func TestAVerbThatThereIsNotNamesTheOneThatIsNear(t *testing.T) {
+	var out, problems bytes.Buffer
+	p := Program{Out: &out, Err: &problems, In: strings.NewReader("")}
+	if code := p.Run(t.Context(), []string{"aply"}); code != exitUsage || !strings.Contains(problems.String(), "did you mean apply?") {
+		t.Errorf("exit code %d: %s", code, problems.String())
 	}
 }
