@@ -184,7 +184,7 @@ func (r *BackfillCheckpointReconciler) finish(ctx context.Context, pass *checkpo
 			}
 		}
 	}
-	return done(v1alpha1.ReasonActivated, "all %d partitions are activated", p.Total), nil
+	return done(v1alpha1.ReasonActivated, "all of it is activated (partitions: %d)", p.Total), nil
 }
 
 // settings passes the live settings on to the workers. A suspended schema pauses them: Jobs are stopped too, but a worker that was started by

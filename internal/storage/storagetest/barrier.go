@@ -294,7 +294,7 @@ func barrierPlanOfAnother(f *fixture, another storage.Owner) {
 	if said := strings.Join(plan.Decision.Warnings, "\n"); !strings.Contains(said, "owned by "+owner.String()) || !strings.Contains(said, "--take-over "+owner.String()) {
 		f.Errorf("the plan of another says %q", said)
 	}
-	f.refuse(next, storage.CodeConflict)
+	f.wantMessage(f.refuse(next, storage.CodeConflict), owner.String())
 	same(f, "marker", f.number("SELECT schema_version FROM sync_schema_meta WHERE id = 1"), 1)
 }
 
