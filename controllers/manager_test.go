@@ -1,8 +1,12 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -11,7 +15,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -77,11 +85,33 @@ func takeTurns(databases *Databases, dsn string) (giveAll func()) {
 	}
 }
 
+// listing stands for an API server that does not stream what there is into a watch, as older ones do not: a cache lists it then, which is a right
+// of its own.
+type listing struct{ next http.RoundTripper }
+
+func (l listing) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Query().Get("sendInitialEvents") != "true" {
+		return l.next.RoundTrip(request)
+	}
+	refusal, err := json.Marshal(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", field.ErrorList{
+		field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
+	}).Status())
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(refusal)), Request: request,
+	}, nil
+}
+
 // startManager runs the world's reconcilers in a manager that works on its namespace, as the operator's account, until the spec ends.
 func (w *world) startManager() (ctrl.Manager, *Databases) {
 	GinkgoHelper()
 	again := true // a process may have one controller of a name, unless it says so
-	mgr, err := ctrl.NewManager(suite.operatorConfig, ctrl.Options{
+	config := rest.CopyConfig(suite.operatorConfig)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return listing{next} })
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: suite.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
 	})

@@ -26,6 +26,13 @@ spec:
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: clinic-6f9c7d-abcde, namespace: shop}, spec: {containers: [{name: clinic, image: "clinic:7"}]}}
 ---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: clinic-name-search-1c2d3e4f-1, namespace: shop}
+spec:
+  suspend: true
+  template: {spec: {restartPolicy: Never, containers: [{name: worker, image: "syncbarrier:dev"}]}}
+---
 {apiVersion: v1, kind: Pod, metadata: {name: clinic-name-search-0-abcde, namespace: shop}, spec: {containers: [{name: worker, image: "syncbarrier:dev"}]}}
 `
 
