@@ -138,9 +138,8 @@ var _ = Describe("An operator that loses its lease", func() {
 		}()
 		w.awaitSleeper()
 		lose()
-		const bound = 3 * 2 * time.Second // three times what is promised: the machine may be busy
-		Eventually(ended, bound).Should(Receive())
-		Eventually(func() int64 { return w.sleepers() }, bound).Should(BeZero())
+		Eventually(ended, 2*time.Second).Should(Receive())
+		Eventually(func() int64 { return w.sleepers() }, 2*time.Second).Should(BeZero())
 		Expect(w.number(`SELECT count(*) FROM pg_tables WHERE tablename = 'once'`)).To(BeZero())
 		Expect(w.schema().Status.Conditions).To(BeEmpty(), "a cancelled pass says nothing")
 
